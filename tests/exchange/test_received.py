@@ -679,7 +679,7 @@ def test_the_button_of_the_page_does_not_repeat_an_upload(owner: Owner, monkeypa
 
 
 def test_a_gathering_is_not_continued_from_an_upload(tmp_path: Path) -> None:
-    from assay.golden.flow.artifacts import load_checks
+    from assay.golden.flow.rebase import load_checks
     from assay.golden.flow.runs import _load_open
 
     for name in ("gather-1", "check-1"):

@@ -83,9 +83,6 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     return Project(tmp_path, capsys)
 
 
-# ---------------------------------------------------------------- verdicts
-
-
 @pytest.mark.needs(golden=True)
 def test_the_worst_decides_and_is_named(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     project.set(GOOD, budget="1h")
@@ -219,9 +216,6 @@ def test_a_check_is_stopped_with_its_runs(
     assert f"INCONCLUSIVE {GOOD}: it was not begun: the gate was interrupted" in printed
     folders = [os.readlink(path) for path in glob.glob("/proc/[0-9]*/cwd") if os.path.exists(path)]
     assert not [each for each in folders if each.startswith(f"{project.folder}/runs")]
-
-
-# ---------------------------------------------------------------- a PASS that is used again
 
 
 @pytest.mark.needs(golden=True)
@@ -375,8 +369,6 @@ def test_a_branch_that_moves(project: Project) -> None:
     assert [line.split()[0] for line in before] == ["HEAD", "main", "main@{0}"]
     assert not set(before) & set(after)
 
-
-# ---------------------------------------------------------------- settings and options
 
 CHECKED = '[gate]\nchecks = ["golden check a.yml"]\n'
 BAD_SETTINGS = [

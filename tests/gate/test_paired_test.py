@@ -72,7 +72,7 @@ def test_a_side_with_one_value_is_one_run() -> None:
     assert judge(nearly, [1.0] * 8, TryQuestion("max")) == "better", "an accuracy at its limit"
 
 
-def test_a_clear_difference_is_better_or_worse_by_the_direction() -> None:
+def test_a_clear_difference_is_better_or_worse_by_the_direction_and_a_failure_is_worse() -> None:
     lower = [value - 0.3 - 0.01 * at for at, value in enumerate(NOISY) if value is not None]
     assert judge(NOISY, [*lower]) == "better"
     assert judge([*lower], NOISY) == "worse"
@@ -82,24 +82,6 @@ def test_a_clear_difference_is_better_or_worse_by_the_direction() -> None:
     assert found.verdict == "better"
     assert found.effect == pytest.approx(-0.25)
     assert found.relative == pytest.approx(-0.25)
-
-
-def test_a_difference_that_does_not_matter_is_the_same_and_not_better() -> None:
-    assert judge(NOISY, NOISY) == "same"
-    assert judge(NOISY, NOISY, TryQuestion("min", 0.0)) == "same"
-    slightly = [value - 0.001 for value in NOISY if value is not None]
-    assert judge(NOISY, [*slightly]) == "same"
-    assert judge(NOISY, [*slightly], TryQuestion("min", 0.0005)) == "better"
-    assert judge(NOISY, [*slightly], TryQuestion("min", change=0.0005)) == "better"
-
-
-def test_noise_and_too_few_pairs_decide_nothing() -> None:
-    assert judge(NOISY, [*reversed(NOISY)]) == "undecided"
-    assert judge([1.0] * (FEWEST - 1), [0.5] * (FEWEST - 1)) == "undecided"
-    assert judge([1.0] * FEWEST, [0.5] * FEWEST) == "better"
-
-
-def test_a_side_that_failed_counts_as_worse_for_that_side() -> None:
     for bad in (None, math.nan, math.inf):
         assert judge(NOISY, [bad] * 8) == "worse"
         assert judge([bad] * 8, NOISY) == "better"
@@ -113,20 +95,26 @@ def test_a_side_that_failed_counts_as_worse_for_that_side() -> None:
     assert (found.pairs, found.failed_a, found.failed_b) == (8, 1, 1)
 
 
-def test_values_near_zero() -> None:
+def test_a_difference_that_does_not_matter_is_the_same_and_noise_decides_nothing() -> None:
+    assert judge(NOISY, NOISY) == "same"
+    assert judge(NOISY, NOISY, TryQuestion("min", 0.0)) == "same"
+    slightly = [value - 0.001 for value in NOISY if value is not None]
+    assert judge(NOISY, [*slightly]) == "same"
+    assert judge(NOISY, [*slightly], TryQuestion("min", 0.0005)) == "better"
+    assert judge(NOISY, [*slightly], TryQuestion("min", change=0.0005)) == "better"
+    assert judge(NOISY, [*reversed(NOISY)]) == "undecided"
+    assert judge([1.0] * (FEWEST - 1), [0.5] * (FEWEST - 1)) == "undecided"
+    assert judge([1.0] * FEWEST, [0.5] * FEWEST) == "better"
     assert all(map(is_near_zero, ([0.0, 0.0], [-0.01, 0.02], [0.01, 0.01, 0.01, 0.01, 9.0])))
     assert not any(map(is_near_zero, ([1.0, 1.1], [-3.0, -3.1], [])))
 
 
-def test_the_chance_is_never_below_that_of_all_pairs_agreeing() -> None:
+def test_the_chance_of_a_winner_and_which_of_several_are_kept() -> None:
     assert measure_chance(pair_up([1.0, 2.0] * 3, [0.5, 1.5] * 3), LOWER) == 0.5**6
     assert measure_chance(pair_up([1.0, 2.0] * 3, [1.5, 2.5] * 3), LOWER) == 1.0
     assert measure_chance(pair_up([1.0] * 6, [0.5] * 6), LOWER) == 1.0, "one pair, six times"
     assert measure_chance(pair_up(NOISY, [*reversed(NOISY)]), LOWER) == pytest.approx(0.5, abs=0.4)
     assert measure_chance(pair_up([None] * 6, [None] * 6), LOWER) == 1.0
-
-
-def test_of_several_winners_those_below_the_rising_line_are_kept() -> None:
     assert choose_kept([0.001, 0.04, 0.2, 0.09]) == [True, True, False, False]
     assert choose_kept([0.03, 0.03, 0.03]) == [True, True, True]
     assert choose_kept([0.2]) == [False]

@@ -106,9 +106,6 @@ def lab(real: Lab, monkeypatch: pytest.MonkeyPatch) -> Lab:
     return real
 
 
-# ---------------------------------------------------------------- verdicts
-
-
 def test_an_improvement_is_better_and_nothing_of_the_user_is_touched(lab: Lab) -> None:
     lab.write(gain=0.2, salt=1)
     before = lab.git("status", "--porcelain"), lab.git("rev-parse", "HEAD"), lab.git("stash", "list")
@@ -205,9 +202,6 @@ def test_a_virtual_environment_is_an_environment(real: Lab, tmp_path: Path) -> N
     assert real.attempt(*sides, command=("--", "figure", "{seed}")).code == 0
 
 
-# ---------------------------------------------------------------- the metric
-
-
 @pytest.mark.parametrize(
     ("text", "metric", "value"),
     [
@@ -264,9 +258,6 @@ def test_a_metric_that_never_appears(tmp_path: Path, text: str, metric: str, wor
     assert all(each in caught.value.render() for each in (*words, "see what it prints: assay logs "))
 
 
-# ---------------------------------------------------------------- failures
-
-
 def test_an_idea_that_does_not_run_is_worse_at_once(lab: Lab) -> None:
     lab.write(train="import sys\nsys.exit('NameError: lr')\n")
     facts = lab.load()
@@ -315,7 +306,7 @@ def test_an_earlier_run_that_took_longer_than_the_limit_has_failed(lab: Lab) -> 
     lab.refuse(lab.attempt("--timeout", "0.03s"), "does not run: it took longer than its limit")
 
 
-def test_seeds_that_change_nothing_are_named(lab: Lab) -> None:
+def test_seeds_that_change_nothing_are_named_and_a_fraction_near_zero_is_refused(lab: Lab) -> None:
     lab.commit(train=echo("val_loss 1.5"))
     lab.write(train=echo("val_loss 1.25"))
     facts = lab.load()
@@ -325,9 +316,6 @@ def test_seeds_that_change_nothing_are_named(lab: Lab) -> None:
     lab.git("commit", "-q", "-m", "with noise")
     lab.write(train=echo("val_loss 0.5"))
     assert "the seed changes nothing on the head: its runs are one run" in lab.attempt().out
-
-
-def test_a_fraction_of_a_metric_near_zero_is_refused(lab: Lab) -> None:
     lab.commit(train="import sys\nprint('val_loss', int(sys.argv[1]) % 3 - 1)\n")
     lab.write(train=echo("val_loss -@"))
     lab.refuse(lab.attempt(), "val_loss of the base is near zero", "--min-change 0.01")
@@ -384,9 +372,6 @@ def test_what_is_refused(lab: Lab, monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
 @pytest.mark.needs(farms=True)
 def test_an_unknown_farm_is_refused(lab: Lab) -> None:
     lab.refuse(lab.attempt("--on", "moon"), "moon")
-
-
-# ---------------------------------------------------------------- nothing twice, nothing lost
 
 
 def test_nothing_is_computed_twice(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -462,9 +447,6 @@ def test_more_seeds_after_a_look_and_a_budget_are_noted(lab: Lab) -> None:
     assert (facts["code"], facts["verdict"]) == (3, "undecided")
     assert "the budget of 0.00004h is used" in facts["reason"]
     assert 0 < facts["cost"]["runs"] < 40
-
-
-# ---------------------------------------------------------------- the ledger
 
 
 def test_the_ledger_lists_what_was_tried_and_keeps_what_is_confirmed(lab: Lab) -> None:

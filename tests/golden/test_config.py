@@ -51,10 +51,7 @@ def refuse(text: str) -> str:
     return str(caught.value)
 
 
-# ---------------------------------------------------------------- good files
-
-
-def test_a_section_becomes_a_test() -> None:
+def test_a_section_becomes_a_test_and_a_segment_and_a_metric_are_enough() -> None:
     test = load(NATIVE)
     assert (test.name, test.steps_to_record, test.stream, test.same_line) == ("demo", 6, "both", False)
     assert test.gather_flags == (FlagSpec("checkpoint_output", "--ckpt", is_set=True),)
@@ -65,6 +62,12 @@ def test_a_section_becomes_a_test() -> None:
     assert load(change("replicas: 2", "replicas: 1")).replicas == 0
     amount = load(change("length: --until", "length: {flag: --num, counts: segment}"))
     assert FlagSpec("run_length", "--num", is_set=True) in amount.run_flags
+    test = load(SHORT)
+    assert (test.step, test.save, test.gather_flags, test.run_flags) == (None, None, (), ())
+    assert (test.from_start, test.has_length, test.replicas) == (True, False, 4)
+    assert [(rule.metric, rule.kind) for rule in test.rules] == [("loss", "paired")]
+    with_length = load(change("segment: 6", "segment: 6, length: --until", SHORT))
+    assert (with_length.from_start, with_length.has_length) == (True, True)
 
 
 def test_the_example_in_the_documentation_is_a_good_file() -> None:
@@ -74,15 +77,6 @@ def test_the_example_in_the_documentation_is_a_good_file() -> None:
     assert [flag.key for flag in test.gather_flags] == ["--checkpoint-dir", "--steps", "300", "--save-interval", "100"]
     assert test.run_flags[-1] == FlagSpec("check", "--no-eval")
     assert test.replicas == 4
-
-
-def test_a_segment_and_a_metric_are_enough() -> None:
-    test = load(SHORT)
-    assert (test.step, test.save, test.gather_flags, test.run_flags) == (None, None, (), ())
-    assert (test.from_start, test.has_length, test.replicas) == (True, False, 4)
-    assert [(rule.metric, rule.kind) for rule in test.rules] == [("loss", "paired")]
-    with_length = load(change("segment: 6", "segment: 6, length: --until", SHORT))
-    assert (with_length.from_start, with_length.has_length) == (True, True)
 
 
 @pytest.mark.parametrize(
@@ -105,14 +99,11 @@ def test_rules(written: str, rule: Rule) -> None:
     assert replace(found, position=None) == rule
 
 
-def test_metrics_without_rules_and_named_groups() -> None:
+def test_metrics_without_rules_named_groups_variants_and_faults() -> None:
     two = change("  metrics: {loss: exact}\n", "").replace("  loss:", "  acc: 'Acc: ({number})'\n  loss:")
     assert [(rule.metric, rule.kind) for rule in load(two).rules] == [("acc", "paired"), ("loss", "paired")]
     text = change("  loss: 'Loss: ({number})'", "  all: 'Loss: (?P<loss>\\S+) Acc: (?P<acc>\\S+)'")
     assert [rule.metric for rule in load(change(EXACT, "{loss: exact, acc: exact}", text)).rules] == ["loss", "acc"]
-
-
-def test_variants_and_faults() -> None:
     section = """  variants:
     two-threads: {env: {OMP_NUM_THREADS: 2, MODE: a b}}
     halves: {flags: --parts 2 --name 'a b'}
@@ -129,8 +120,6 @@ def test_variants_and_faults() -> None:
     titles = [fault.title for fault in (*test.selftest[1:3], Fault("flag", "--bare", ""))]
     assert titles == ["BREAK=2", "--lr x0.9", "--bare"]
 
-
-# ---------------------------------------------------------------- mistakes
 
 FRACTION = "must be a fraction above 0"
 MISTAKES = [
@@ -193,17 +182,15 @@ SECTIONS = [
 ]
 
 
-@pytest.mark.parametrize(("old", "new", "words"), MISTAKES)
-def test_mistakes(old: str, new: str, words: str) -> None:
-    assert words in refuse(change(old, new))
+CASES = [*((*each, NATIVE) for each in MISTAKES), *(("{segment: 6}", *each, SHORT) for each in SECTIONS)]
 
 
-@pytest.mark.parametrize(("section", "words"), SECTIONS)
-def test_mistakes_without_checkpoints(section: str, words: str) -> None:
-    assert words in refuse(change("{segment: 6}", section, SHORT))
+@pytest.mark.parametrize(("old", "new", "words", "text"), CASES)
+def test_mistakes(old: str, new: str, words: str, text: str) -> None:
+    assert words in refuse(change(old, new, text))
 
 
-def test_what_is_missing_is_named() -> None:
+def test_what_is_missing_is_named_and_the_originals_files_are_recognised(tmp_path: Path) -> None:
     message = refuse(change("metrics: {loss: 'Loss: ({number})'}\n", "", SHORT))
     assert "g.yml:4:1 golden: nothing would be compared" in message
     assert "add patterns under metrics, as in loss: 'loss ({number})'" in message
@@ -211,12 +198,6 @@ def test_what_is_missing_is_named() -> None:
     with pytest.raises(UsageError, match="there is no file") as caught:
         load_golden_file("none.yml")
     assert "golden:" in (caught.value.hint or "")
-
-
-# ---------------------------------------------------------------- which file is which
-
-
-def test_the_originals_files_are_recognised(tmp_path: Path) -> None:
     lab = Lab(tmp_path)
     file = load_golden_file(str(lab.file))
     assert (file.dialect, [test.name for test in file.tests]) == ("convergence", ["demo"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import shlex
@@ -16,6 +17,11 @@ from tests.command_line import Result
 from tests.fork_server import start_assay
 from tests.golden.two_sides import MANIFEST, STUDY, TRAIN, TwoSides
 from tests.study_processes import until
+
+from assay.code.checkout import Commit
+from assay.golden.flow.bisect import _rank, append_trial, load_trials
+from assay.golden.results import BisectReport, Tried
+from assay.values.verdict import Finding, VerdictKind
 
 CHECKPOINTS = r"""golden:
   segment: 8
@@ -80,9 +86,6 @@ def gathered(made: Path, tmp_path: Path) -> Golden:
 def golden(gathered: Golden) -> Golden:
     shutil.rmtree(gathered.folder / "golden")
     return gathered
-
-
-# ---------------------------------------------------------------- bisect
 
 
 def test_bisect_finds_the_planted_commit_and_never_touches_the_users_tree(golden: Golden) -> None:
@@ -163,9 +166,6 @@ def test_bisect_skips_what_does_not_build(golden: Golden) -> None:
     assert any("the build ended with exit code 1" in trial["message"] for trial in facts["trials"])
 
 
-# ---------------------------------------------------------------- reports and show
-
-
 def test_a_check_writes_its_report_in_every_form_and_one_may_go_to_stdout(gathered: Golden) -> None:
     ended = gathered.run("check", "--md", "r.md", "--junit", "r.xml", "--html", "r.html", SCALE="1.1")
     assert ended.code == 1, ended.err
@@ -209,9 +209,6 @@ def test_show_has_noise_sensitivity_and_origin(gathered: Golden) -> None:
     ):
         ended = gathered.call("show", *arguments)
         assert (ended.code, words in ended.err) == (2, True), ended.err
-
-
-# ---------------------------------------------------------------- rebase
 
 
 def test_rebase_keeps_the_old_one_the_reason_and_the_drift(gathered: Golden) -> None:
@@ -282,9 +279,6 @@ def test_rebase_from_a_check_that_was_stopped_because_it_failed_is_refused(gathe
     assert "the code of a check is unknown where git does not have all of it" in ended.err
 
 
-# ---------------------------------------------------------------- selftest
-
-
 def test_selftest_reports_which_faults_would_be_caught(gathered: Golden) -> None:
     ended = gathered.run("selftest", "--flag", "--scale=x0.99", "--env", "SCALE=nonsense", "--json")
     (facts,) = json.loads(ended.out)
@@ -303,3 +297,48 @@ def test_selftest_reports_which_faults_would_be_caught(gathered: Golden) -> None
     worthless = gathered.run("selftest")
     assert worthless.code == 1
     assert "without any fault the check is FAIL already" in worthless.out
+
+
+TRIALS = [
+    Tried("a" * 40, VerdictKind.FAIL, "two\nlines, größer", "segment at 9: loss", -0.25, (-1e-300, 2.0), 17.5, 3.25),
+    *(Tried(f"{at}" * 40, kind) for at, kind in enumerate(VerdictKind)),
+]
+
+
+def test_what_is_written_is_read_again(tmp_path: Path) -> None:
+    path = str(tmp_path / "log.jsonl")
+    assert load_trials(path) == []
+    for trial in TRIALS:
+        append_trial(path, trial)
+    assert load_trials(path) == TRIALS
+
+
+def test_a_line_that_a_kill_cut_short_is_no_trial_and_the_next_one_is_whole(tmp_path: Path) -> None:
+    for cut in (0, 1, 30, 60):
+        path = tmp_path / f"{cut}.jsonl"
+        append_trial(str(path), Tried("a" * 40, VerdictKind.PASS))
+        whole = path.read_bytes()
+        append_trial(str(path), Tried("b" * 40, VerdictKind.FAIL))
+        path.write_bytes(path.read_bytes()[: len(whole) + cut])
+        append_trial(str(path), Tried("c" * 40, VerdictKind.ERROR))
+        assert [trial.commit[0] for trial in load_trials(str(path))] == ["a", "c"]
+    odd = '{"commit": "x"}\n[]\n17\n{"commit": "y", "verdict": "NONSENSE"}\n\n{"commit": "z", "verdict": "PASS"}\n'
+    path.write_text(odd)
+    assert [trial.commit for trial in load_trials(str(path))] == ["z"]
+
+
+def test_what_failed_counts_before_what_crashed() -> None:
+    crash = Finding(VerdictKind.ERROR, "s", "exit code 1")
+    small, large = (Finding(VerdictKind.FAIL, "s", "m", effect=effect) for effect in (0.01, -0.2))
+    assert min([crash, small, large], key=_rank) is large
+    early = Finding(VerdictKind.FAIL, "s", "m", step=101.0, effect=0.02)
+    late = Finding(VerdictKind.FAIL, "s", "m", step=301.0, effect=0.2)
+    assert min([crash, late, early], key=_rank) is early, "what comes later may follow from it"
+    assert min([crash, Finding(VerdictKind.PASS, "s", "m")], key=_rank) is crash
+    assert _rank(Finding(VerdictKind.FAIL, "s", "m", effect=math.inf)) < _rank(large)
+
+
+def test_skipped_commits_are_counted_once() -> None:
+    end = Commit("a" * 40, "s", "n", "d")
+    trials = (Tried("x", VerdictKind.ERROR), Tried("x", VerdictKind.ERROR), Tried("y", VerdictKind.PASS))
+    assert BisectReport(end, end, "/tmp", 8, trials).skipped == 1

@@ -85,9 +85,6 @@ def problems(text: str) -> list[Problem]:
     return list(caught.value.problems)  # type: ignore[arg-type]
 
 
-# ---------------------------------------------------------------- what it becomes
-
-
 def test_the_documents_example() -> None:
     (test,), warnings = parse(DOCUMENT)
     assert not warnings
@@ -120,7 +117,7 @@ def test_the_order_of_flags_is_ours_whatever_the_files_and_every_name_is_a_test(
     assert not looks_like_convergence(parse_documents("study: x\ncommand: y\n", "c.yml"))
 
 
-def test_what_may_be_left_out_or_written_in_another_way() -> None:
+def test_what_may_be_left_out_or_written_in_another_way_also_in_a_mode_that_is_not_used() -> None:
     (test,), warnings = parse(config(drop("log_output"), drop("directory")))
     assert (test.stream, test.directory, warnings) == ("stdout", None, ())
     (test,), warnings = parse(config(put({"regex": "Acc: (.+)"}, "log_parsing acc")))
@@ -131,9 +128,6 @@ def test_what_may_be_left_out_or_written_in_another_way() -> None:
         assert test.gather_flags[-1] == FlagSpec("x", "--x", text), "as the original passed it"
     (test,), _ = parse(config().replace("margin: 0.05", "margin: 1e-4"))
     assert test.rules[0].margin == 1e-4, "YAML reads it as a text"
-
-
-def test_the_flags_of_a_mode_that_is_not_used_may_be_missing() -> None:
     (test,), warnings = parse(config(drop("flags run run_for")), ("gather",))
     assert [flag.name for flag in test.run_flags if flag.is_set] == ["checkpoint_input", "start_step"]
     assert "checking will need it" in warnings[0].message
@@ -141,8 +135,6 @@ def test_the_flags_of_a_mode_that_is_not_used_may_be_missing() -> None:
     assert not any(flag.is_set for flag in test.gather_flags)
     assert "gathering will need it" in warnings[0].message
 
-
-# ---------------------------------------------------------------- warnings
 
 FIXED = {"key": "--n", "value": 9, "set_in_script": False}
 SET = {"key": "--x", "value": 5, "set_in_script": True}
@@ -182,9 +174,6 @@ def test_what_a_warning_is_about_has_an_effect() -> None:
         assert [flag.key for flag in flags if not flag.is_set] == ["--y"]
     (test,), _ = parse(config(put(FIXED, "flags run run_for")))
     assert FlagSpec("run_for", "--n", "9") in test.run_flags
-
-
-# ---------------------------------------------------------------- mistakes
 
 
 @pytest.mark.parametrize(
@@ -236,14 +225,11 @@ def test_every_mistake_has_its_position(change: Change, kind: type[Problem], key
     assert problem.position.line >= 1
 
 
-def test_all_mistakes_are_reported_at_once_in_the_order_of_the_file() -> None:
+def test_all_mistakes_are_reported_at_once_and_what_is_not_a_file_of_tests() -> None:
     changes = put("=>", "metrics loss comparison"), put("(", "log_parsing loss regex"), drop("flags run run_for")
     found = [problem.position.line for problem in problems(config(*changes)) if problem.position]
     assert len(found) == 3
     assert found == sorted(found)
-
-
-def test_what_is_not_a_file_of_tests() -> None:
     for text in ("demo: 5\n", "demo: [1]\n", "demo:\n"):
         assert "must be a test" in problems(text)[0].message
     for name in ("a/b", ".hidden", "../up"):

@@ -44,10 +44,7 @@ def make_golden(**changes: object) -> Golden:
     return Golden(**{**fields, **changes})  # type: ignore[arg-type]
 
 
-# ---------------------------------------------------------------- version 1
-
-
-def test_the_manifest_printed_in_the_document_is_read() -> None:
+def test_the_manifest_of_the_document_and_one_with_numbers_and_nulls_are_read() -> None:
     golden = load_manifest(str(SAMPLES / "v1_document.json"), "bert")
     assert golden.version == 1
     assert [segment.start_step for segment in golden.segments] == [0, 4]
@@ -56,9 +53,6 @@ def test_the_manifest_printed_in_the_document_is_read() -> None:
     assert track == Track((5, 6, 7), (0.625, 0.64, 0.65), ("0.625", "0.640", "0.650"))
     assert golden.complete
     assert not golden.notes
-
-
-def test_a_manifest_of_the_original_with_numbers_and_nulls_is_read() -> None:
     golden = load_manifest(str(SAMPLES / "v1_unlabelled.json"), "demo")
     (segment,) = golden.segments
     assert segment.tracks["loss"][""] == (Track((5, 10), (9.0, 7.5), ("9.0", "7.5")),)
@@ -72,10 +66,7 @@ def test_a_manifest_of_the_original_with_numbers_and_nulls_is_read() -> None:
         assert not any(segment.variants for segment in segments), path.name
 
 
-# ---------------------------------------------------------------- version 2
-
-
-def test_what_is_written_is_read_again(tmp_path: Path) -> None:
+def test_what_is_written_is_read_again_and_what_is_not_finite_is_not_written(tmp_path: Path) -> None:
     path = str(tmp_path / "deep" / "demo_m.json")
     variants = {"halves": {"loss": {"": Track((11, 12), (0.5, 0.27), ("0.5", "0.27"))}}}
     segments = tuple(replace(segment, variants=variants) for segment in make_golden().segments)
@@ -86,6 +77,15 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
     assert [entry.name for entry in (tmp_path / "deep").iterdir()] == ["demo_m.json"], "the old one is replaced whole"
     with pytest.raises(InfrastructureError, match="cannot be written"):
         write_manifest(f"{path}/m.json", make_golden())
+    path = tmp_path / "demo_m.json"
+    track = Track((1, 2), (1.0, float("nan")), ("1.0", "nan"))
+    golden = Golden("demo", (Segment(0, "c", {"loss": {"": (track,)}}),), provenance={"rules": {"loss": {}}})
+    with pytest.raises(BadRecordingError, match="segment 0 loss is nan at step 2") as caught:
+        write_manifest(str(path), golden)
+    assert caught.value.exit_code is ExitCode.FAILED
+    assert not path.exists()
+    write_manifest(str(path), replace(golden, complete=False))
+    assert path.exists()
 
 
 def test_ckpt_logs_stay_as_the_original_had_them() -> None:
@@ -106,9 +106,6 @@ def test_ckpt_logs_stay_as_the_original_had_them() -> None:
     segment = Segment(0, "c", {"m": {"": (Track((1,), (0.1 + 0.2,)),)}})
     text = render_manifest(Golden("t", (segment,)))
     assert '"0": "0.30000000000000004"' in text, "without texts in full precision"
-
-
-def test_two_checkpoints_of_one_step_are_both_kept() -> None:
     one = make_golden().segments[0]
     two = Segment(10, "ckpts/ema_10.bin", one.tracks)
     text = render_manifest(make_golden(segments=(one, two)))
@@ -130,9 +127,6 @@ def test_no_digit_is_lost(values: dict[int, float], label: str) -> None:
     for found in segment.tracks["m"][label]:
         assert found == track
         assert all(math.copysign(1, a) == math.copysign(1, b) for a, b in zip(found.values, track.values, strict=True))
-
-
-# ---------------------------------------------------------------- bad ones
 
 
 @pytest.mark.parametrize(
@@ -162,14 +156,11 @@ def test_a_damaged_manifest_reports_what_is_wrong(text: str, words: str) -> None
     assert caught.value.hint == "gather it again, or bring it back from a copy"
 
 
-def test_any_cut_of_a_manifest_is_refused() -> None:
+def test_a_manifest_that_is_cut_newer_not_there_or_not_text_is_refused(tmp_path: Path) -> None:
     text = render_manifest(make_golden()).rstrip("\n")
     for end in range(0, len(text), 7):
         with pytest.raises(FormatError):
             parse_manifest(text[:end], "m", "demo")
-
-
-def test_a_manifest_that_is_newer_is_not_there_or_is_not_text(tmp_path: Path) -> None:
     with pytest.raises(FormatError, match="a newer Assay wrote") as newer:
         parse_manifest('{"ckpt_logs": {}, "format": 4}', "m.json", "demo")
     assert newer.value.hint == "upgrade: pip install --upgrade assay"
@@ -181,10 +172,7 @@ def test_a_manifest_that_is_newer_is_not_there_or_is_not_text(tmp_path: Path) ->
         load_manifest(str(tmp_path / "m.json"), "demo")
 
 
-# ---------------------------------------------------------------- checkpoints
-
-
-def test_a_checkpoint_is_looked_for_next_to_the_manifest_then_in_ckpts(tmp_path: Path) -> None:
+def test_a_checkpoint_is_found_in_two_folders_and_its_hash_sees_every_change(tmp_path: Path) -> None:
     manifest = str(tmp_path / "m.json")
     assert find_checkpoint(manifest, "a.bin") is None
     (tmp_path / "ckpts").mkdir()
@@ -193,9 +181,6 @@ def test_a_checkpoint_is_looked_for_next_to_the_manifest_then_in_ckpts(tmp_path:
     (tmp_path / "a.bin").write_text("")
     assert find_checkpoint(manifest, "a.bin") == str(tmp_path / "a.bin")
     assert find_checkpoint(manifest, str(tmp_path / "a.bin")) == str(tmp_path / "a.bin")
-
-
-def test_the_hash_of_a_checkpoint_sees_every_change(tmp_path: Path) -> None:
     folder = tmp_path / "ckpt"
     folder.mkdir()
     (folder / "a").write_text("one")
@@ -207,18 +192,6 @@ def test_the_hash_of_a_checkpoint_sees_every_change(tmp_path: Path) -> None:
     assert len(seen) == 5
     assert None not in seen
     assert hash_checkpoint(str(tmp_path / "none")) is None
-
-
-def test_a_complete_golden_with_a_judged_value_that_is_not_finite_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "demo_m.json"
-    track = Track((1, 2), (1.0, float("nan")), ("1.0", "nan"))
-    golden = Golden("demo", (Segment(0, "c", {"loss": {"": (track,)}}),), provenance={"rules": {"loss": {}}})
-    with pytest.raises(BadRecordingError, match="segment 0 loss is nan at step 2") as caught:
-        write_manifest(str(path), golden)
-    assert caught.value.exit_code is ExitCode.FAILED
-    assert not path.exists()
-    write_manifest(str(path), replace(golden, complete=False))
-    assert path.exists()
 
 
 def test_damaged_parts_are_a_damaged_manifest() -> None:
@@ -236,9 +209,6 @@ def test_damaged_parts_are_a_damaged_manifest() -> None:
     for damage, words in damages:
         with pytest.raises(FormatError, match=words):
             parse_manifest(json.dumps({**content, **damage}), "m.json", "t")
-
-
-# ---------------------------------------------------------------- less than it states
 
 
 def _lose(content: dict[str, Any], what: str) -> None:

@@ -164,7 +164,9 @@ def test_only_what_is_good_enough_passes(session: tuple[dict[str, str], str]) ->
     assert "1 skipped" in text
 
 
-def test_the_findings_are_readable(session: tuple[dict[str, str], str]) -> None:
+def test_the_findings_and_wrong_markers_are_readable_also_by_the_originals_helper(
+    session: tuple[dict[str, str], str],
+) -> None:
     _, text = session
     assert re.search(r"segment +metric .*verdict +effect", text)
     assert "FAIL segment 10 loss: +10%" in text
@@ -176,24 +178,18 @@ def test_the_findings_are_readable(session: tuple[dict[str, str], str]) -> None:
     assert all(line.startswith("SKIPPED") for line in shown), "pytest names where a test was skipped, and no more"
     page = next(line.split("curves: ")[1] for line in text.splitlines() if "curves: " in line)
     assert "<svg" in Path(page.strip()).read_text()
+    _, text = session
+    assert [words for words in WRONG.values() if words not in text] == []
+    assert "During handling" not in text, "printed once"
+    _, text = session
+    assert re.search(r">.*do_convergence_test\('store'", text)
+    assert re.search(r"^FAILED \S+helper - .*ConvergenceFailure: little: FAIL, loss", text, re.MULTILINE)
+    assert "raise ConvergenceFailure" not in text
 
 
 def test_a_check_is_made_once_when_the_function_makes_it(gathered: Path, session: object) -> None:
     counts = [len(list(path.glob("check-*"))) for path in gathered.glob(".pytest_cache/d/assay/*/golden-little")]
     assert set(counts) == {1}, session
-
-
-def test_a_wrong_marker_is_named(session: tuple[dict[str, str], str]) -> None:
-    _, text = session
-    assert [words for words in WRONG.values() if words not in text] == []
-    assert "During handling" not in text, "printed once"
-
-
-def test_a_failure_of_the_originals_helper_shows_the_test(session: tuple[dict[str, str], str]) -> None:
-    _, text = session
-    assert re.search(r">.*do_convergence_test\('store'", text)
-    assert re.search(r"^FAILED \S+helper - .*ConvergenceFailure: little: FAIL, loss", text, re.MULTILINE)
-    assert "raise ConvergenceFailure" not in text
 
 
 LEFT_ALONE = """

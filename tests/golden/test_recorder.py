@@ -39,9 +39,6 @@ SHORT = "the recording of step 1 ends at step 3, before its 3 steps were complet
 EMPTY = "nothing was logged after the checkpoint of step 4: it is left out"
 
 
-# ---------------------------------------------------------------- which steps
-
-
 @pytest.mark.parametrize(
     ("text", "starts", "expected", "warnings"),
     [
@@ -75,21 +72,15 @@ def test_steps_count_not_lines_and_the_save_line_may_have_its_own() -> None:
     assert (recording.start_step, recording.saved.path, steps(named)) == (12, "x", [[15]])
 
 
-def test_steps_that_go_back_are_reported() -> None:
+def test_steps_that_go_back_and_full_recordings_are_reported_and_following_lines_count_in_native_files() -> None:
     for found, problem in (
         ((5, "a", 6, 7, 6, 8), "step 6 is logged after step 7: out of order"),
         ((5, "a", 3, 6, 7, 8), "step 3 is logged after the checkpoint of step 5"),
     ):
         assert record(lines(*found)).recordings[0].values.problems == [problem]
-
-
-def test_metrics_on_following_lines_count_in_native_files_only() -> None:
     text = "Iteration: 1\nSaving model to: a\nLoss: 77\nIteration: 2\nLoss: 5\nIteration: 3\nLoss: 6\n"
     assert steps(record(text, same_line=False)) == [[2, 3]], "before the next step a value belongs to neither"
     assert steps(record(text, same_line=True)) == [[]]
-
-
-def test_a_filled_recording_is_reported_at_once() -> None:
     recorder = TrainingRecorder(LogReader(STEP, (LOSS,), SAVE), 2, True)
     fed = [recorder.feed(lines(*part).encode()) for part in ((1, "a", 2, 3), (4,), (5,))]
     assert fed == [False, True, False]
@@ -107,9 +98,6 @@ def test_the_portions_of_a_log_do_not_matter(cuts: list[int]) -> None:
     assert [(r.start_step, r.values.found) for r in parts.recordings] == [
         (r.start_step, r.values.found) for r in whole.recordings
     ]
-
-
-# ---------------------------------------------------------------- which digits
 
 
 def read(text: str, pattern: Pattern = LOSS, named_groups: bool = False) -> list[tuple[str, str, str]]:
@@ -138,10 +126,13 @@ def test_numbers_are_read_whole_though_the_pattern_does_not_expect_it(text: str,
     assert read(text) == [("loss", "", found)]
 
 
-def test_words_and_signs() -> None:
+def test_words_signs_and_steps() -> None:
     assert read("Loss: nanometre") == []
     assert read("Loss: -0.5", Pattern("loss", r"Loss: -?([\d.]+)")) == [("loss", "", "-0.5")]
     assert read("Loss: a-0.5", Pattern("loss", r"Loss: a-([\d.]+)")) == [("loss", "", "0.5")]
+    known = {"5": 5, "0005": 5, "5.0": 5, "1e3": 1000, "9007199254740993": 9007199254740993}
+    unknown = dict.fromkeys(("5.5", "x", "nan", "", None, "inf"))
+    assert {text: parse_step(text) for text in (*known, *unknown)} == known | unknown
 
 
 @pytest.mark.parametrize(
@@ -162,15 +153,6 @@ def test_labels_name_the_groups_and_those_that_do_not_fit_become_numbers(
     assert read("L: 1.5 2.5", Pattern("x", regex, labels)) == expected
     named = Pattern("x", r"L: (?P<loss>\S+) (?P<acc>\S+)")
     assert read("L: 1.5 2.5", named, named_groups=True) == [("loss", "", "1.5"), ("acc", "", "2.5")]
-
-
-# ---------------------------------------------------------------- steps and odd logs
-
-
-def test_steps() -> None:
-    known = {"5": 5, "0005": 5, "5.0": 5, "1e3": 1000, "9007199254740993": 9007199254740993}
-    unknown = dict.fromkeys(("5.5", "x", "nan", "", None, "inf"))
-    assert {text: parse_step(text) for text in (*known, *unknown)} == known | unknown
 
 
 @pytest.mark.parametrize(
@@ -202,7 +184,7 @@ def test_what_a_log_may_hold(data: bytes, values: tuple[float, ...], problems: l
     assert recorder.values.problems == problems
 
 
-def test_a_pattern_that_reads_a_part_of_a_number_with_commas_is_reported() -> None:
+def test_a_pattern_that_reads_a_part_of_a_number_or_a_step_with_commas_is_reported() -> None:
     """Both 1,234.5 and 1,999.5 would be read as 1, and with a decimal comma each loss below 1 as 0."""
 
     def find(text: str, regex: str) -> list[float | None]:
@@ -222,9 +204,6 @@ def test_a_pattern_that_reads_a_part_of_a_number_with_commas_is_reported() -> No
         == find("Loss: 1,0.2500", r"Loss: (\d+)")
         == [1.0]
     )  # columns
-
-
-def test_a_step_that_is_a_part_of_a_number_with_commas_is_not_read() -> None:
     recorder = RunRecorder(LogReader(STEP, (LOSS,)), True)
     recorder.feed(b"Iteration: 2 Loss: 1\nIteration: 3,000 Loss: 2\n")
     assert recorder.values.problems == ["the step '3,000' is not a whole number"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 import re
 import shutil
 import time
@@ -12,13 +13,16 @@ from pathlib import Path
 
 import pytest
 from starlette.testclient import TestClient
+from tests.golden.report import golden_reports as made
 from tests.golden_training import Lab, run_in_process
 from tests.web_client import open_client
 
+from assay.errors import NotFoundError
 from assay.follow.api import StudyLocation
 from assay.golden.page import build_drift, build_golden_page, build_report, list_goldens
-from assay.golden.records import list_ids, load_head, load_report
-from assay.values.verdict import SEVERITY, VerdictKind
+from assay.golden.records import list_ids, load_head, load_report, write_report
+from assay.golden.values import GoldenTestReport, SegmentReport
+from assay.values.verdict import SEVERITY, Finding, Verdict, VerdictKind
 
 SLUG = "golden-demo"
 
@@ -47,7 +51,9 @@ def locate(lab: Lab) -> StudyLocation:
     return StudyLocation(str(lab.folder / "runs"), SLUG)
 
 
-def test_the_list_has_the_last_verdict_and_those_before(client: TestClient) -> None:
+def test_the_list_has_the_last_verdict_and_those_before_and_two_checks_are_compared(
+    client: TestClient, lab: Lab
+) -> None:
     text = client.get("/goldens").text
     card = text.partition('<li class="card">')[2].partition("</li>")[0]
     head, _, rest = card.partition("</h2>")
@@ -55,6 +61,13 @@ def test_the_list_has_the_last_verdict_and_those_before(client: TestClient) -> N
     assert "PASS" not in head
     assert 'class="badge PASS"' in rest
     assert "store/demo_convergence_harness_manifest.json" in text
+    last, before, _ = [each for each, _ in list_ids(locate(lab))]
+    text = client.get(f"/goldens/{SLUG}?check={last}&with={before}").text
+    table = text.partition("<tbody>")[2].partition("</tbody>")[0]
+    assert "badge FAIL" in table
+    assert "badge PASS" in table
+    assert text.count('class="c2 curve"') >= 1
+    assert client.get(f"/goldens/{SLUG}?check={last}&with=20200101-000000-000000").status_code == 404
 
 
 def test_a_check_as_its_report(client: TestClient, lab: Lab) -> None:
@@ -83,16 +96,6 @@ def test_a_check_as_its_report(client: TestClient, lab: Lab) -> None:
     assert ">PASS<" not in report  # a gathering has judged nothing
 
 
-def test_two_checks(client: TestClient, lab: Lab) -> None:
-    last, before, _ = [each for each, _ in list_ids(locate(lab))]
-    text = client.get(f"/goldens/{SLUG}?check={last}&with={before}").text
-    table = text.partition("<tbody>")[2].partition("</tbody>")[0]
-    assert "badge FAIL" in table
-    assert "badge PASS" in table
-    assert text.count('class="c2 curve"') >= 1
-    assert client.get(f"/goldens/{SLUG}?check={last}&with=20200101-000000-000000").status_code == 404
-
-
 def test_runs_without_reports_have_no_verdict(tmp_path: Path, lab: Lab) -> None:
     with open_client(tmp_path) as client:
         assert "assay golden gather" in client.get("/goldens").text, "nothing is there"
@@ -119,15 +122,12 @@ def test_drift_has_a_point_for_each_check(lab: Lab) -> None:
     assert {curve.style for curve in marked} == {"c2 point", "c1 crossed"}
 
 
-def test_unknown_names(client: TestClient) -> None:
+def test_a_recording_of_the_store_and_unknown_names(client: TestClient) -> None:
     for path in ("golden-dem", "..", ".assay", "golden-demo?check=20200101-000000-000000"):
         answer = client.get(f"/goldens/{path}", follow_redirects=True)
         assert answer.status_code == 404 or path == ".."
         assert "Traceback" not in answer.text
         assert path != "golden-dem" or SLUG in answer.text
-
-
-def test_a_recording_of_the_store(client: TestClient) -> None:
     text = client.get("/recordings/store/demo_convergence_harness_manifest.json").text
     assert "<svg" in text
     assert ">PASS<" not in text
@@ -226,3 +226,57 @@ def test_a_report_that_was_changed_below_its_head(lab: Lab, tmp_path: Path, verd
     shown = [str(load_report(location, head.id)[1].verdict.kind) for head in card.checks]
     expected = ["FAIL", "ERROR"] if "comparisons" in verdict else ["FAIL", "PASS"]
     assert [head.kind for head in card.checks] == shown == expected
+
+
+SAMPLES = Path(__file__).parents[1] / "formats" / "golden-report"
+
+
+def make_report(*, odd: bool = False) -> GoldenTestReport:
+    value = float("nan") if odd else 1.0
+    found = (made.FAILED, Finding(VerdictKind.INCONCLUSIVE, "segment at 100: loss", "text", value=value))
+    verdict = Verdict.of(found, 20)
+    segment = SegmentReport(100, "ckpts/c100", verdict, (made.metric(found),))
+    return GoldenTestReport("charlm", "/store/charlm.json", verdict, made.golden(), (segment,), notes=("a note",))
+
+
+def locate_in(folder: Path) -> StudyLocation:
+    return StudyLocation(str(folder), "golden-charlm")
+
+
+def test_there_and_back(tmp_path: Path) -> None:
+    report = make_report()
+    write_report(locate_in(tmp_path), "check", "golden.yml", report)
+    ((wanted, mode),) = list_ids(locate_in(tmp_path))
+    assert mode == "check"
+    head, found = load_report(locate_in(tmp_path), wanted)
+    assert found == report
+    assert head == load_head(locate_in(tmp_path), wanted)
+    assert (head.kind, head.source, head.test) == (VerdictKind.FAIL, "golden.yml", "charlm")
+    (row,) = head.rows
+    assert (row.segment, row.metric, row.effect, row.interval) == (100, "loss", 0.02, (0.015, 0.025))
+
+
+def test_numbers_that_json_does_not_have(tmp_path: Path) -> None:
+    write_report(locate_in(tmp_path), "check", "golden.yml", make_report(odd=True))
+    _, found = load_report(locate_in(tmp_path), list_ids(locate_in(tmp_path))[0][0])
+    value = found.verdict.findings[1].value
+    assert value is not None
+    assert math.isnan(value)
+
+
+def test_two_reports_at_once_are_two(tmp_path: Path) -> None:
+    for mode in ("check", "gather", "check"):
+        write_report(locate_in(tmp_path), mode, "golden.yml", make_report())  # type: ignore[arg-type]
+    assert [mode for _, mode in list_ids(locate_in(tmp_path))] == ["check", "gather", "check"]
+    with pytest.raises(NotFoundError):
+        load_head(locate_in(tmp_path), "20200101-000000-000000")
+
+
+@pytest.mark.parametrize("sample", sorted(SAMPLES.glob("*.jsonl")), ids=lambda path: path.stem)
+def test_every_version_is_read(tmp_path: Path, sample: Path) -> None:
+    folder = tmp_path / "golden-charlm" / ".assay" / "golden"
+    folder.mkdir(parents=True)
+    (folder / "20260102-030405-000006-check.json.gz").write_bytes(gzip.compress(sample.read_bytes()))
+    head, found = load_report(locate_in(tmp_path), "20260102-030405-000006")
+    assert head.kind is found.verdict.kind is VerdictKind.FAIL
+    assert found.segments[0].metrics[0].check[""][0].values

@@ -131,13 +131,11 @@ def _read_case(case: ET.Element) -> tuple[VerdictKind, str]:
     """Read the verdict and its message, which a plain PASS does not have, as `show/junit.py` writes them."""
     for element in case:
         message = element.get("message") or "no message"
-        is_changed = element.get("type") == VerdictKind.CHANGED
-        is_excused = message.startswith(ALLOWED)  # which makes it good enough
-        kinds = {
-            "error": VerdictKind.ERROR,
-            "failure": VerdictKind.CHANGED if is_changed else VerdictKind.FAIL,
-            "skipped": VerdictKind.PASS if is_excused else VerdictKind.INCONCLUSIVE,
-        }
-        if element.tag in kinds:
-            return kinds[element.tag], message
+        if element.tag == "error":
+            return VerdictKind.ERROR, message
+        if element.tag == "failure":
+            is_changed = element.get("type") == VerdictKind.CHANGED
+            return VerdictKind.CHANGED if is_changed else VerdictKind.FAIL, message
+        if element.tag == "skipped":  # an excuse makes it good enough
+            return VerdictKind.PASS if message.startswith(ALLOWED) else VerdictKind.INCONCLUSIVE, message
     return VerdictKind.PASS, ""

@@ -46,16 +46,14 @@ class GateSettings:
 
 def load_gate(settings: Settings) -> GateSettings:
     """Load the project's table. Raises UsageError if there is none, ConfigError with all that is wrong in it."""
-    found = read_gate_settings(settings)
-    if found is None:
+    if (found := read_gate_settings(settings)) is None:
         raise UsageError("no settings file has a table [gate]", _EXAMPLE)
     return found
 
 
 def read_gate_settings(settings: Settings) -> GateSettings | None:
     """Read the project's table, which replaces the user's. Checks depend on every settings file, also on the user's."""
-    tables = settings.tables.get("gate")
-    if not tables:
+    if not (tables := settings.tables.get("gate")):
         return None
     problems = Problems()
     found = _Reader(problems).read(tables[-1])
@@ -75,9 +73,8 @@ class _Reader(Fields):
             found = glob.glob(os.path.join(folder, os.path.expanduser(pattern)), recursive=True)
             paths = list(filter(os.path.lexists, found))  # of `missing/**`, glob finds `missing/`
             if not paths:
-                self.problems.add(
-                    f"{pattern!r} matches no file", "gate.data", entries["data"].node.position, f"in {folder}"
-                )
+                where = entries["data"].node.position
+                self.problems.add(f"{pattern!r} matches no file", "gate.data", where, f"in {folder}")
             data.update(paths)
         budget, seconds = entries.get("budget"), None
         if budget is not None:
@@ -106,9 +103,6 @@ class _Reader(Fields):
             elif line:
                 self.problems.add("names no command", "gate.checks", each.position, 'as in "golden check train.yml"')
         return tuple(found)
-
-
-# ---------------------------------------------------------------- commands that judge
 
 
 def find_judging_request(check: GateCheck, group: Group) -> type[Request]:

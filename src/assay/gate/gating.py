@@ -118,9 +118,6 @@ def _execute_all(
             yield outcome
 
 
-# ---------------------------------------------------------------- the document
-
-
 def build_document(outcomes: Sequence[CheckOutcome], repeats: Mapping[GateCheck, str]) -> doc.Document:
     """Build the report. `repeats`: the command that executes a check alone."""
     kind = find_worst(outcome.kind for outcome in outcomes)
@@ -171,8 +168,7 @@ def _build_plan(plans: Sequence[CheckPlan]) -> doc.Document:
 
 def _write_summary(document: doc.Document) -> None:
     """Write the page that GitHub shows for a job."""
-    path = os.environ.get(_SUMMARY)
-    if not path:
+    if not (path := os.environ.get(_SUMMARY)):
         return
     try:
         with open(path, "a", encoding="utf-8") as file:

@@ -81,9 +81,6 @@ def check_libraries() -> None:
         t_quantile(FEWEST, ALPHA)
 
 
-# ---------------------------------------------------------------- the looks
-
-
 @lru_cache(maxsize=8)
 def build_schedule(most: int) -> tuple[tuple[int, float], ...]:
     """Return the number of pairs and the one-sided level of each look: after every second pair from the sixth on or,
@@ -114,9 +111,6 @@ def _simulate(looks: Sequence[int]) -> Any:
         parts = [drawn[:, :count] for count in looks]
         blocks.append(np.stack([p.mean(axis=1) / p.std(axis=1, ddof=1) * math.sqrt(p.shape[1]) for p in parts], axis=1))
     return np.concatenate(blocks)
-
-
-# ---------------------------------------------------------------- one look
 
 
 def judge_look(pairs: Sequence[SeedPair], level: float, question: TryQuestion) -> Judged:
@@ -175,9 +169,6 @@ def is_near_zero(values: Sequence[float]) -> bool:
     return sd is not None and len(values) >= FEWEST and abs(mean) <= 2 * sd / math.sqrt(len(values))
 
 
-# ---------------------------------------------------------------- several winners
-
-
 def measure_chance(pairs: Sequence[SeedPair], question: TryQuestion) -> float:
     """Return the one-sided p value of `better` over all pairs, by a t-test, but at least that of all pairs agreeing."""
     changes, _, _ = build_changes(pairs, question)
@@ -189,7 +180,7 @@ def measure_chance(pairs: Sequence[SeedPair], question: TryQuestion) -> float:
     return max(0.5 ** len(changes), tail)
 
 
-def choose_kept(chances: Sequence[float], rate: float = FALSE_KEPT) -> list[bool]:
-    """Choose by Benjamini and Hochberg: on average a fraction of at most `rate` of those that are kept is wrong."""
-    fitting = [p for rank, p in enumerate(sorted(chances), 1) if p <= rate * rank / len(chances)]
+def choose_kept(chances: Sequence[float]) -> list[bool]:
+    """Choose by Benjamini and Hochberg: on average at most a fraction `FALSE_KEPT` of what is kept is wrong."""
+    fitting = [p for rank, p in enumerate(sorted(chances), 1) if p <= FALSE_KEPT * rank / len(chances)]
     return [bool(fitting) and p <= fitting[-1] for p in chances]

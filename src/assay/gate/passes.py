@@ -122,8 +122,8 @@ class Passes:
         return os.path.join(self.root, FOLDER, _digest([check.line]))
 
     def _load(self, check: GateCheck) -> dict[str, Kept]:
-        """Load what was kept for a check, by key, the newest last. Files that are damaged, or of another version or
-        check, count as none."""
+        """Load what was kept for a check, by key, the newest last. Damaged files and those of other versions count as
+        none."""
         found, folder = [], self._find_folder(check)
         for name in os.listdir(folder) if os.path.isdir(folder) else ():
             try:
@@ -167,9 +167,6 @@ def _find_unseen(words: Sequence[str], flags: Container[str]) -> str:
     return ""
 
 
-# ---------------------------------------------------------------- digests
-
-
 def _digest(parts: Iterable[str]) -> str:
     total = blake2b(digest_size=16)
     for part in parts:
@@ -180,8 +177,7 @@ def _digest(parts: Iterable[str]) -> str:
 
 def _digest_code(folder: str, root: str) -> str:
     """Hash the code. What git ignores is data, and counts if it is declared, or named by a check."""
-    top = find_git_root(folder)
-    if top is None:
+    if (top := find_git_root(folder)) is None:
         names = _list_files(folder, root)
     else:
         done = run_git(top, "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--recurse-submodules")

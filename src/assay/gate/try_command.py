@@ -6,7 +6,7 @@ import math
 import os
 import re
 import sys
-from typing import TYPE_CHECKING
+from typing import Any
 
 from assay.errors import ExitCode, UsageError
 from assay.gate.paired_test import FEWEST, TryQuestion
@@ -28,16 +28,6 @@ from assay.values.options import (
 from assay.values.series import expand_number, find_direction
 from assay.values.units import parse_slot_flags, parse_timeout
 
-if TYPE_CHECKING:
-    from assay.gate.paired_test import Choice
-
-_CODES: dict[Choice, ExitCode] = {
-    "better": ExitCode.OK,
-    "worse": ExitCode.FAILED,
-    "same": ExitCode.INCONCLUSIVE,
-    "undecided": ExitCode.INCONCLUSIVE,
-}
-
 
 def parse_metric(text: str, flag: str) -> Metric:
     """Parse `NAME`, `NAME:min` or `NAME:max=REGEX`."""
@@ -52,8 +42,7 @@ def parse_metric(text: str, flag: str) -> Metric:
     if pattern and not groups:
         hint = f"put what is to be read into a group: {flag} '{name}:min=loss=({{number}})'"
         raise UsageError(f"{flag}: the pattern {pattern!r} has no group", hint)
-    way = found["way"] or find_direction(name)
-    if way is None:
+    if (way := found["way"] or find_direction(name)) is None:
         message = f"{flag} {text}: the name does not show whether lower or higher is better"
         raise UsageError(message, f"say it: {flag} {name}:min or {flag} {name}:max")
     return Metric(name, "min" if way == "min" else "max", pattern)
@@ -71,6 +60,10 @@ def parse_effect(text: str, flag: str) -> float:
     return value
 
 
+def seeds_option(text: str, default: int | None = None) -> Any:
+    return option("--seeds", type=int, minimum=FEWEST, maximum=1000, default=default, metavar="N", help=text)
+
+
 class TryRequest(SideOptions):
     idea: str = argument("IDEA")
     command: tuple[str, ...] = argument("-- COMMAND...", multiple=True, required=False)
@@ -84,15 +77,7 @@ class TryRequest(SideOptions):
         parse=parse_metric,
         help="What decides: its last value, logged or printed; or what the pattern finds in the output.",
     )
-    seeds: int = option(
-        "--seeds",
-        type=int,
-        minimum=FEWEST,
-        maximum=1000,
-        default=20,
-        metavar="N",
-        help="At most this many pairs of runs.",
-    )
+    seeds: int = seeds_option("At most this many pairs of runs.", default=20)
     min_effect: float | None = option(
         "--min-effect", metavar="FRACTION", parse=parse_effect, help="Smaller changes do not matter.  [default: 0.5%]"
     )
@@ -129,8 +114,7 @@ def try_command(request: TryRequest, console: Console) -> int:
     from assay.system.fast_dataclasses import replace
 
     question = _build_question(request)
-    words = request.command
-    if not words:
+    if not (words := request.command):
         raise UsageError("there is no command", f"write it last: -- python train.py --seed {SEED}")
     if not any(SEED in word for word in words):
         message = f"the command has no {SEED}: every run would be the same"
@@ -150,7 +134,8 @@ def try_command(request: TryRequest, console: Console) -> int:
     asked = Try(request.idea, request.metric, question, a, b, request.seeds, farm, request.timeout_s)
     found = try_idea(replace(asked, notes=tuple(notes)), place, quieted)
     console.write_document(build_try_document(found, place.location), as_json=request.as_json)
-    return int(_CODES[found.verdict])
+    exits = {"better": ExitCode.OK, "worse": ExitCode.FAILED}
+    return int(exits.get(found.verdict, ExitCode.INCONCLUSIVE))
 
 
 def _build_question(request: TryRequest) -> TryQuestion:
@@ -158,26 +143,15 @@ def _build_question(request: TryRequest) -> TryQuestion:
         raise UsageError("--min-effect and --min-change set the same thing", "give one of them")
     if request.min_change is not None and not math.isfinite(request.min_change):
         raise UsageError(f"--min-change {request.min_change:g} is not an amount", "write for example --min-change 0.01")
-    if request.min_effect is None:
-        return TryQuestion(request.metric.direction, change=request.min_change)
-    return TryQuestion(request.metric.direction, request.min_effect)
-
-
-# ---------------------------------------------------------------- the ledger
+    given = {} if request.min_effect is None else {"effect": request.min_effect}
+    return TryQuestion(request.metric.direction, change=request.min_change, **given)
 
 
 class TriesRequest(Request):
     confirm: bool = option(
         "--confirm", default=False, help="Repeat each `better` with fresh seeds on both sides, and choose what is kept."
     )
-    seeds: int | None = option(
-        "--seeds",
-        type=int,
-        minimum=FEWEST,
-        maximum=1000,
-        metavar="N",
-        help="Pairs of each confirmation.  [default: as tried]",
-    )
+    seeds: int | None = seeds_option("Pairs of each confirmation.  [default: as tried]")
     on: str | None = farm_option()
     slots: str | None = slots_option()
     jobs: int | None = jobs_option()

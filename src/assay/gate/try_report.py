@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from assay.follow.api import StudyLocation, show_command
-from assay.gate.tries_ledger import Try, TrySide
+from assay.gate.tries_ledger import Try
 from assay.gate.try_runs import build_spec
 from assay.gate.trying import BASE, HEAD, describe_change, render_signed
 from assay.show.formatting import render_count, render_duration, render_number
@@ -61,8 +61,10 @@ def build_facts(found: Try, location: StudyLocation) -> dict[str, Any]:
         "most_pairs": found.most,
         "values": [{"seed": seed, BASE: a, HEAD: b} for seed, a, b in found.values],
         "cost": {"runs": found.runs, "new_runs": found.new_runs, "seconds": round(found.seconds, 3)},
-        BASE: _build_side(found.a),
-        HEAD: _build_side(found.b),
+        **{
+            title: {"title": side.title, "commit": side.commit, "code": side.code, "environment": side.environment}
+            for title, side in ((BASE, found.a), (HEAD, found.b))
+        },
         "commands": {BASE: found.a.show_command(), HEAD: found.b.show_command()},
         "study": location.dir,
         "notes": list(found.notes),
@@ -71,21 +73,13 @@ def build_facts(found: Try, location: StudyLocation) -> dict[str, Any]:
     }
 
 
-def _build_side(side: TrySide) -> dict[str, str]:
-    return {"title": side.title, "commit": side.commit, "code": side.code, "environment": side.environment}
-
-
-# ---------------------------------------------------------------- the ledger
-
-
 def build_tries_document(found: Sequence[Try], location: StudyLocation) -> Document:
     asked = (Column("idea"), Column("verdict", cut="never"), Column("metric", rank=1), Column("change", cut="never"))
     found_by = (Column("interval", cut="never", rank=2), Column("pairs", "number", digits=None, rank=1))
     columns = (*asked, *found_by, Column("confirmed", cut="never"), Column("base", rank=3), Column("when", rank=4))
     blocks: list[Block] = [TableBlock(Table(columns, [_build_row(each) for each in found]))]
     if any(each.verdict == "better" and each.confirmation is None for each in found):
-        repeat = ("repeat what was better with fresh seeds", _show_tries(location, "--confirm"))
-        blocks.append(Commands([repeat]))
+        blocks.append(Commands([("repeat what was better with fresh seeds", _show_tries(location, "--confirm"))]))
     shown = blocks if found else (Text("nothing was tried yet"),)
     return Document("assay tries", shown, facts=[build_facts(each, location) for each in found])
 

@@ -44,9 +44,6 @@ class TryInterruptedError(AssayError):
     exit_code = ExitCode.INTERRUPTED
 
 
-# ---------------------------------------------------------------- the code of the sides
-
-
 @dataclass(frozen=True, slots=True)
 class TryPlace:
     """Where the runs go, and how they are started."""
@@ -70,16 +67,14 @@ def keep_code(place: TryPlace, a_rev: str, b_rev: str | None, console: Console) 
     """The code of both sides, without a command, and notes. Without `b_rev` side b is the user's files as they are."""
     meta = os.path.join(place.location.dir, layout.STUDY_META_DIR)
 
-    def wait(trees: str) -> None:
-        console.message(f"waiting for another try, checking out in {trees}")
-
     def keep(commit: Commit) -> TrySide:
         """Copy everything that git has; what git does not have is on neither side."""
         trees.enter(_TREE, commit)
         snapshot = take_snapshot(trees.open(_TREE).path, os.path.join(meta, layout.CODE_STORE_DIR), link=False)
         return TrySide(snapshot.hash, commit.sha, f"{commit.short} {commit.subject}", (), inside=trees.inside[0])
 
-    with open_checkouts(os.getcwd(), meta, wait) as trees:
+    waiting = "waiting for another try, checking out in"
+    with open_checkouts(os.getcwd(), meta, lambda trees: console.message(f"{waiting} {trees}")) as trees:
         base, current = load_commit(trees.repository, a_rev), load_commit(trees.repository, "HEAD")
         secret, notes = place.settings.secrets.file_patterns, []
         work = commit_work_tree(trees.open(_TREE), place.location.root, secret)
@@ -92,9 +87,6 @@ def keep_code(place: TryPlace, a_rev: str, b_rev: str | None, console: Console) 
         a = keep(base)
         notes += [_SUBMODULES] if os.path.exists(os.path.join(trees.open(_TREE).path, ".gitmodules")) else []
         return a, b, notes
-
-
-# ---------------------------------------------------------------- runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,10 +118,8 @@ class Runner:
     results: dict[Key, Result] = field(default_factory=dict)
 
     def run(self, wanted: Sequence[tuple[TrySide, int, Metric]], titles: Mapping[str, str]) -> str:
-        """Run what is missing. `titles`: names of sides by their keys. Raises if a run did not come to its end.
-
-        Returns why some of them were not started (the budget is used), else an empty string.
-        """
+        """Run what is missing. `titles`: names of sides by their keys. Raises if a run did not come to its end. Returns
+        why some of them were not started (the budget is used), else an empty string."""
         missing = [each for each in wanted if (each[0].key, *each[1:]) not in self.results]
         jobs = {(spec := build_spec(*each, self.place.timeout_s)).name: (spec, *each) for each in missing}
         study = replace(build_bare_study(STUDY, "assay try", os.getcwd()), resources=Resources(), code=_CODE)
@@ -207,9 +197,6 @@ def _describe_state(entry: Entry) -> str:
     return f"{entry.state}" + (f" ({entry.outcome.reason})" if entry.outcome and entry.outcome.reason else "")
 
 
-# ---------------------------------------------------------------- the metric
-
-
 def build_pattern(metric: Metric) -> Pattern:
     """Build the pattern that finds the metric: the user's, or `NAME VALUE`, `NAME=VALUE` or `NAME: VALUE`."""
     named = rf"{_build_name(metric)}({NUMBER})(?!\d|[,/]\d|[\w.]*[A-Za-z_])"
@@ -226,10 +213,8 @@ def load_value(run_dir: str, spec: RunSpec, metric: Metric) -> float | None:
     printed = ((build_pattern(metric),), _VALUE)
     for patterns, name in (printed,) if metric.pattern else (((), metric.name), printed):
         for source in find_sources(run_dir, replace(spec, patterns=patterns)):
-            found = _load_last(run_dir, source)
-            if name == _VALUE and _ends_without_value(
-                metric, load_tail(os.path.join(run_dir, source.name), _LAST_LINES)
-            ):
+            found, path = _load_last(run_dir, source), os.path.join(run_dir, source.name)
+            if name == _VALUE and _ends_without_value(metric, load_tail(path, _LAST_LINES)):
                 return math.nan
             if name in found:
                 return found[name]

@@ -76,9 +76,9 @@ class _Trial:
         for count, level in schedule:
             if spent := self._run_pairs(count):
                 return self._build(judged, f"{spent} before it was decided")
-            self._check_zero(count)
-            judged = judge_look(self._list_pairs(count), level, self.asked.question)
-            if is_one_pair(self._list_pairs(count)):  # more pairs would show no more
+            self._check_zero(pairs := self._list_pairs(count))
+            judged = judge_look(pairs, level, self.asked.question)
+            if is_one_pair(pairs):  # more pairs would show no more
                 return self._build(replace(judged, verdict="undecided", interval=None), _ONE_PAIR)
             if judged.verdict != "undecided":
                 break
@@ -118,15 +118,13 @@ class _Trial:
                 refuse_missing(self.asked.metric, ended[0], f"the {title}", self.location)
         return all(result.is_failed for result in b) and not any(result.is_failed for result in a)
 
-    def _check_zero(self, count: int) -> None:
+    def _check_zero(self, pairs: Sequence[SeedPair]) -> None:
         """Refuse values near zero, of which a fraction means nothing."""
-        values = [pair.a for pair in self._list_pairs(count) if pair.a is not None and math.isfinite(pair.a)]
+        values = [pair.a for pair in pairs if pair.a is not None and not pair.is_bad_a]
         if self.asked.question.change is None and is_near_zero(values):
             mean = render_number(mean_and_sd(values)[0] or 0.0)
             message = f"{self.asked.metric.name} of the base is near zero ({mean} on average): a fraction of it"
             raise UsageError(f"{message} means nothing", "give the smallest difference that matters: --min-change 0.01")
-
-    # ------------------------------------------------------------ the result
 
     def _build(self, judged: Judged, reason: str) -> Try:
         pairs = self._list_pairs(self.asked.most)
@@ -143,8 +141,7 @@ class _Trial:
         )
 
     def _describe(self, pairs: Sequence[SeedPair]) -> list[str]:
-        notes = [*self._describe_bad(BASE, self.asked.a), *self._describe_bad(HEAD, self.asked.b)]
-        if notes:
+        if notes := [*self._describe_bad(BASE, self.asked.a), *self._describe_bad(HEAD, self.asked.b)]:
             notes.append("a side that failed counts as worse, by the largest difference that there is")
         elif len(pairs) > 1 and all(pair.a == pair.b for pair in pairs):
             notes.append("equal, though the code differs: an editable install would lead both sides to your own files")
@@ -189,14 +186,10 @@ def explain(judged: Judged) -> str:
     return f"after {render_count(judged.pairs, 'pair')} the interval still has 0 and more than {smallest} in it"
 
 
-# ---------------------------------------------------------------- confirming what was better
-
-
 def confirm_tries(place: TryPlace, pairs: int | None, console: Console) -> list[Try]:
     """Repeat every `better` with fresh seeds on both sides and keep some of them. Returns all tries."""
     found = load_tries(place.location)
-    chosen = [each for each in found if each.verdict == "better"]
-    if not chosen:
+    if not (chosen := [each for each in found if each.verdict == "better"]):
         console.message("nothing was better: there is nothing to confirm")
         return found
     if hidden := next((each for each in chosen if HIDDEN in "".join((*each.a.words, *each.b.words))), None):
@@ -210,16 +203,12 @@ def confirm_tries(place: TryPlace, pairs: int | None, console: Console) -> list[
     now = [replace(each, a=renew(each.a), b=renew(each.b)) for each in chosen]
     repeated = [_repeat(each, Runner(replace(place, timeout_s=each.timeout_s), console), pairs) for each in now]
     chances = [measure_chance(mine, each.question) for each, mine in zip(chosen, repeated, strict=True)]
-    effects = [mean_and_sd([pair.change for pair in mine if pair.change is not None])[0] for mine in repeated]
-    kept = {
-        each.key: Confirmation(len(mine), effect, p, is_kept)
-        for each, mine, effect, p, is_kept in zip(chosen, repeated, effects, chances, choose_kept(chances), strict=True)
-    }
-    confirmed = [replace(each, confirmation=kept.get(each.key)) for each in found]
-    for each in confirmed:
-        if each.confirmation is not None:
-            record_try(place.location, each)
-    return confirmed
+    kept: dict[str, Confirmation] = {}
+    for each, mine, p, is_kept in zip(chosen, repeated, chances, choose_kept(chances), strict=True):
+        effect, _ = mean_and_sd([pair.change for pair in mine if pair.change is not None])
+        kept[each.key] = Confirmation(len(mine), effect, p, is_kept)
+        record_try(place.location, replace(each, confirmation=kept[each.key]))
+    return [replace(each, confirmation=kept.get(each.key)) for each in found]
 
 
 def _repeat(asked: Try, runner: Runner, pairs: int | None) -> list[SeedPair]:

@@ -10,8 +10,7 @@ if TYPE_CHECKING:
     from assay.golden.commands import build_hooks, show_report, store_here
     from assay.golden.flow.blame import find_commit
     from assay.golden.flow.each_test import check_file, gather_file
-    from assay.golden.flow.environments import choose_golden
-    from assay.golden.flow.segments import GoldenContext, GoldenOptions
+    from assay.golden.flow.segments import GoldenContext, GoldenOptions, choose_golden
     from assay.golden.report.document import render_golden
     from assay.golden.report.rows import describe_headline
     from assay.golden.values import (
@@ -29,8 +28,7 @@ HOMES = {
     "assay.golden.commands": "build_hooks show_report store_here",
     "assay.golden.flow.each_test": "check_file gather_file",
     "assay.golden.flow.blame": "find_commit",
-    "assay.golden.flow.environments": "choose_golden",
-    "assay.golden.flow.segments": "GoldenContext GoldenOptions",
+    "assay.golden.flow.segments": "GoldenContext GoldenOptions choose_golden",
     "assay.golden.report.document": "render_golden",
     "assay.golden.report.rows": "describe_headline",
     "assay.golden.values": (

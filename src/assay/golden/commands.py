@@ -130,8 +130,7 @@ def show_report(
 
     if files and (files.md or files.junit or files.html):
         write_document(build_document(report, allow_changed=allow_changed), files)
-    document = build_document(report, allow_changed=allow_changed, every_row=every_row)
-    console.write_document(document, as_json=as_json)
+    console.write_document(build_document(report, allow_changed=allow_changed, every_row=every_row), as_json=as_json)
     if report.problem:
         console.error(f"assay: {report.problem}")
     return int(report.exit_code(allow_changed))
@@ -304,7 +303,7 @@ def history(request: GoldenHistoryRequest, console: Console) -> int:
     from assay.golden.config import load_golden_file
     from assay.golden.flow.history import load_histories, write_accepted
     from assay.golden.flow.segments import GoldenOptions, build_contexts
-    from assay.golden.report.history import build_history_document
+    from assay.golden.report.other_commands import build_history_document
 
     if bool(request.accept) != bool(request.reason) or (request.accept and request.withdraw):
         raise UsageError("--accept and --reason go together, without --withdraw", "as in --accept last --reason 'why'")

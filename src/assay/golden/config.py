@@ -87,13 +87,11 @@ def load_golden_file(path: str, needs: Sequence[Mode] = ("gather", "run")) -> Go
     document = next(node for node in nodes if not node.is_null)
     is_original, keys = looks_like_convergence(nodes), {entry.key for entry in document.items()}
     if not is_original and not keys & {SECTION, "study", "command", "commands"}:  # neither format
-        what = "there is neither a test nor a `golden:` section"
-        raise ConfigError([Problem(what, "", document.position, _HOW_TO)])
+        raise ConfigError([Problem("there is neither a test nor a `golden:` section", "", document.position, _HOW_TO)])
     section = document.find(SECTION)
     if not is_original or (section is not None and section.find("log_parsing") is None):
         study, problems = parse_native(nodes, path, folder), Problems()
-        entry = next((each for each in document.items() if each.key == SECTION), None)
-        if entry is None:
+        if (entry := next((each for each in document.items() if each.key == SECTION), None)) is None:
             hint = "add one, as in golden: {segment: 300}: docs/how-to/check-convergence.md"
             raise ConfigError([Problem(f"there is no `{SECTION}:` section", "", document.position, hint)])
         test = _Reader(entry, study, problems).test()
@@ -182,15 +180,12 @@ class _Reader(Fields):
     def _save(self) -> Pattern | None:
         text, key = self._text("save", "a regular expression"), join_key(SECTION, "save")
         node = self._top["save"].node if text else self._section.node
-        compiled = compile_regex(text, key, node, self.problems) if text else None
-        if compiled is None:
+        if (compiled := compile_regex(text, key, node, self.problems) if text else None) is None:
             return None
         if compiled.groups - ("step" in compiled.groupindex) < 1:
             hint = r"put the path into a group, as in 'saved (\S+)'; (?P<step>\d+) may name its step"
             self.problems.add("no group holds the checkpoint's path", key, node.position, hint)
         return Pattern("save", text, position=node.position)
-
-    # ------------------------------------------------------------ flags
 
     def _flag(self, name: str, role: str, example: str = "--resume") -> FlagSpec | None:
         text = self._text(name, f"a flag such as {example}")
@@ -216,18 +211,18 @@ class _Reader(Fields):
 
     def _variants(self, name: str) -> tuple[Variant, ...]:
         """Read `{two-threads: {env: {OMP_NUM_THREADS: 2}}, halves: {flags: --micro-batches 2}}`."""
-        named, key = self._named(self._top, name, SECTION, "a mapping of names to env and flags"), f"{SECTION}.{name}"
-        return tuple(self._variant(each, join_key(key, each.key)) for each in named)
-
-    def _variant(self, entry: Item, key: str) -> Variant:
-        fields = self.mapping(entry.node, key, ("env", "flags"))
-        if entry.node.kind == "mapping" and not fields:
-            hint = "as in {env: {OMP_NUM_THREADS: 2}} or {flags: --micro-batches 2}"
-            self.problems.add("changes nothing", key, entry.position, hint)
-        found, where = self._named(fields, "env", key, "a mapping of variables"), join_key(key, "env")
-        texts = [(each.key, self.text(each.node, join_key(where, each.key), "a value")) for each in found]
-        env = tuple((name, text) for name, text in texts if text is not None)
-        return Variant(entry.key, env, self.child(fields, "flags", key, self._split, ()))
+        variants = []
+        for entry in self._named(self._top, name, SECTION, "a mapping of names to env and flags"):
+            key = join_key(f"{SECTION}.{name}", entry.key)
+            fields = self.mapping(entry.node, key, ("env", "flags"))
+            if entry.node.kind == "mapping" and not fields:
+                hint = "as in {env: {OMP_NUM_THREADS: 2}} or {flags: --micro-batches 2}"
+                self.problems.add("changes nothing", key, entry.position, hint)
+            found, where = self._named(fields, "env", key, "a mapping of variables"), join_key(key, "env")
+            texts = [(each.key, self.text(each.node, join_key(where, each.key), "a value")) for each in found]
+            env = tuple((variable, text) for variable, text in texts if text is not None)
+            variants.append(Variant(entry.key, env, self.child(fields, "flags", key, self._split, ())))
+        return tuple(variants)
 
     def _named(self, fields: Mapping[str, Item], name: str, key: str, what: str) -> Sequence[Item]:
         """Return the entries of an optional mapping."""
@@ -269,8 +264,6 @@ class _Reader(Fields):
                 values = self.texts(each.node, where, "a value, or a list of values to try")
                 faults += [Fault(kind, each.key, value.strip()) for value in values]
         return tuple(faults)
-
-    # ------------------------------------------------------------ rules
 
     def _rules(self, patterns: Sequence[Pattern]) -> tuple[Rule, ...]:
         names: list[str] = []  # named groups name themselves
@@ -323,10 +316,8 @@ class _Reader(Fields):
 
     def _check_fit(self, entry: Item, key: str, fields: Mapping[str, Item], kind: str) -> None:
         """Refuse keys of a rule of another kind."""
-        fitting = {
-            "exact": ("rule",),
-            "margin": ("rule", "operator", "margin"),
-        }.get(kind, ("rule", "delta", "alpha", "window", "direction"))
+        others = {"exact": ("rule",), "margin": ("rule", "operator", "margin")}
+        fitting = others.get(kind, ("rule", "delta", "alpha", "window", "direction"))
         hint = f"it takes {', '.join(fitting[1:]) or 'nothing'}"
         for name, field in fields.items():
             if name in RULE_KEYS and name not in fitting:

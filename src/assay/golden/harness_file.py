@@ -54,10 +54,8 @@ def looks_like_convergence(nodes: Sequence[Node]) -> bool:
 def parse_convergence(
     nodes: Sequence[Node], needs: Sequence[Mode] = ("gather", "run")
 ) -> tuple[tuple[GoldenTest, ...], tuple[Problem, ...]]:
-    """Return tests and warnings; raise ConfigError with all problems.
-
-    As in the original, `flags` must have both sections, and only a section that is used (`needs`) must be complete.
-    """
+    """Return tests and warnings; raise ConfigError with all problems. As in the original, `flags` must have both
+    sections, and only a section that is used (`needs`) must be complete."""
     problems = Problems()
     documents = [node for node in nodes if not node.is_null]
     for extra in documents[1:]:
@@ -123,14 +121,11 @@ class _TestReader(Fields):
             timeout_s=self.child(top, "timeout", self._name, self.duration, None),
         )
 
-    # ------------------------------------------------------------ small fields
-
     def _warn(self, message: str, key: str, node: Node | Item, hint: str | None = None) -> None:
         self._warnings.append(Problem(message, key, node.position, hint))
 
     def _miss(self, kind: type[Problem], message: str, key: str, node: Node | Item, hint: str | None = None) -> None:
-        problem = kind(message, key, node.position, hint)
-        if problem not in self.problems.found:
+        if (problem := kind(message, key, node.position, hint)) not in self.problems.found:
             self.problems.found.append(problem)
 
     def _known(self, node: Node, key: str, names: Sequence[str]) -> Mapping[str, Item]:
@@ -165,8 +160,6 @@ class _TestReader(Fields):
             self._miss(MissingOption, f"{_STEPS} is missing", key, self._top["recording"], hint)
         return self.child(found, _STEPS, key, lambda inner, where: self.integer(inner, where, minimum=1), None)
 
-    # ------------------------------------------------------------ log_parsing
-
     def _patterns(self, node: Node, key: str) -> dict[str, Pattern]:
         parsers = self.open_mapping(node, key, "a mapping of names to regular expressions")
         for name in (STEP, SAVE):
@@ -192,20 +185,14 @@ class _TestReader(Fields):
             hint = "put what is to be read into a group, as in 'Loss: (\\S+)'"
             self.problems.add("the pattern has no group", where, node.position, hint)
             return None
-        labels = self._labels(fields.get("labels"), join_key(key, "labels"), compiled.groups)
+        labels, listed = tuple[str, ...](), fields.get("labels")
+        if listed is not None and not listed.node.is_null:
+            labels = self.texts(listed.node, join_key(key, "labels"), "a list of names, one for each group")
+            if len(labels) != compiled.groups:
+                message = f"{len(labels)} labels for {compiled.groups} groups: the values are numbered instead"
+                self._warn(message, join_key(key, "labels"), listed, "give each group of the pattern one label")
+                labels = ()
         return Pattern(entry.key, text, labels, position=node.position)
-
-    def _labels(self, entry: Item | None, key: str, groups: int) -> tuple[str, ...]:
-        if entry is None or entry.node.is_null:
-            return ()
-        labels = self.texts(entry.node, key, "a list of names, one for each group")
-        if len(labels) != groups:
-            message = f"{len(labels)} labels for {groups} groups: the values are numbered instead"
-            self._warn(message, key, entry, "give each group of the pattern one label")
-            return ()
-        return labels
-
-    # ------------------------------------------------------------ metrics
 
     def _rules(self, node: Node, patterns: Mapping[str, Pattern]) -> tuple[Rule, ...]:
         key = join_key(self._name, "metrics")
@@ -241,8 +228,6 @@ class _TestReader(Fields):
         if value == 0:
             self._warn("a margin of 0 accepts not even rounding", key, entry, "give it one above the noise")
         return float(value)
-
-    # ------------------------------------------------------------ flags
 
     def _flags(self, node: Node, key: str) -> dict[str, tuple[FlagSpec, ...]]:
         """The flags in the order of the command: those that we set, those of the mode, the common ones."""

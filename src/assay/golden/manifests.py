@@ -39,14 +39,6 @@ def manifest_path(store: str, test: str, name: str = DEFAULT_MANIFEST) -> str:
     return os.path.join(store, f"{test}_{name}")
 
 
-def partial_path(manifest: str) -> str:
-    """The path under which a gathering keeps its recording until it has ended well."""
-    return manifest + PARTIAL_SUFFIX
-
-
-# ---------------------------------------------------------------- reading
-
-
 def load_manifest(path: str, test: str, how_to: str | None = None) -> Golden:
     """Load a golden. Raises UsageError, with `how_to` as its hint, if there is none, FormatError if it is damaged."""
     try:
@@ -64,7 +56,13 @@ def load_manifest(path: str, test: str, how_to: str | None = None) -> Golden:
 
 def parse_manifest(text: str, file: str, test: str) -> Golden:
     content = _parse_object(text, file)
-    version = _check_version(content.get("format", 1), file)
+    version = content.get("format", 1)
+    if type(version) is not int or version < 1:
+        raise _damaged(file, f"its version is {version!r}")
+    if version > VERSION:
+        formats = f"format {version}; this one reads up to {VERSION}"
+        message = f"{file}: a newer Assay wrote this golden recording ({formats})"
+        raise FormatError(message, "upgrade: pip install --upgrade assay")
     gaps: list[tuple[str, int]] = []
     try:
         found = {key: _parse_segment(content, key, gaps) for key in _get(content, "ckpt_logs")}
@@ -110,16 +108,6 @@ def _parse_object(text: str, file: str) -> dict[str, Any]:
     return content
 
 
-def _check_version(version: object, file: str) -> int:
-    if type(version) is not int or version < 1:
-        raise _damaged(file, f"its version is {version!r}")
-    if version > VERSION:
-        formats = f"format {version}; this one reads up to {VERSION}"
-        message = f"{file}: a newer Assay wrote this golden recording ({formats})"
-        raise FormatError(message, "upgrade: pip install --upgrade assay")
-    return version
-
-
 def _damaged(file: str, what: str) -> FormatError:
     return FormatError(f"{file}: this golden recording is damaged: {what}", _REMEDY)
 
@@ -160,9 +148,6 @@ def _parse_segment(content: Mapping[str, Any], key: str, gaps: list[tuple[str, i
     }
     sha = _get(content, "checkpoints", key).get("sha")
     return Segment(_parse_step(log.get("start_step", key), where), checkpoint, tracks, sha, variants)
-
-
-# ---------------------------------------------------------------- what a file states that it holds
 
 
 def _count_contents(segment: Segment) -> dict[str, Any]:
@@ -245,9 +230,6 @@ def _parse_track(run: Mapping[str, Any]) -> Track:
     return Track(tuple(int(step) for step in run["steps"]), tuple(float(text) for text in texts), texts)
 
 
-# ---------------------------------------------------------------- writing
-
-
 def render_manifest(golden: Golden) -> str:
     segments = dict(zip(_build_keys(golden.segments), golden.segments, strict=True))
     content = {
@@ -261,7 +243,7 @@ def render_manifest(golden: Golden) -> str:
         "counts": {"segments": {key: _count_contents(segment) for key, segment in segments.items()}},
         "provenance": dict(golden.provenance),
         "noise": dict(golden.noise),
-        "replicas": {key: _render_tracks(_find_replicas(segment)) for key, segment in segments.items()},
+        "replicas": {key: _render_replicas(segment) for key, segment in segments.items()},
         "variants": {key: _render_tracks(segment.variants) for key, segment in segments.items() if segment.variants},
         "checkpoints": {key: {"sha": segment.checkpoint_sha} for key, segment in segments.items()},
         "history": [dict(item) for item in golden.history],
@@ -307,10 +289,10 @@ def _render_segment(segment: Segment) -> dict[str, Any]:
     return {"checkpoint": segment.checkpoint or None, "start_step": segment.start_step, "results": ordered}
 
 
-def _find_replicas(segment: Segment) -> dict[str, dict[str, tuple[Track, ...]]]:
-    """Return all recordings but the first, of metrics that have several."""
+def _render_replicas(segment: Segment) -> Any:
+    """Render all recordings but the first, of metrics that have several."""
     found = {name: {label: runs[1:] for label, runs in labels.items()} for name, labels in segment.tracks.items()}
-    return {name: labels for name, labels in found.items() if any(labels.values())}
+    return _render_tracks({name: labels for name, labels in found.items() if any(labels.values())})
 
 
 def _render_tracks(value: Any) -> Any:
@@ -328,8 +310,7 @@ def _texts(track: Track) -> list[str]:
 
 def write_manifest(path: str, golden: Golden) -> None:
     """Replace a manifest in one step. A golden with which no check can be compared is refused."""
-    broken = find_not_finite(golden, golden.rules) if golden.complete else []
-    if broken:
+    if golden.complete and (broken := find_not_finite(golden, golden.rules)):
         raise BadRecordingError(f"this recording cannot be used: {broken[0]}", f"{path} is left as it was")
     _write(path, render_manifest(golden))
 
@@ -374,9 +355,6 @@ def find_not_finite(golden: Golden, metrics: Collection[str]) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-# ---------------------------------------------------------------- checkpoints
-
-
 def list_manifests(store: str) -> list[str]:
     """Every manifest in a store, whatever its name: archived, partial and damaged ones too."""
     try:
@@ -404,12 +382,10 @@ def load_references(manifest: str) -> set[str] | None:
 
 
 def choose_checkpoint_dir(manifest: str, wanted: str) -> str:
-    """Return `wanted` or, if a manifest of the store has checkpoints there, a folder below it that no manifest uses.
-
-    The answer depends on the store's manifests alone, so that an interrupted gathering continues in its folder.
-    """
+    """Return `wanted` or, if a manifest of the store has checkpoints there, a folder below it that no manifest uses. It
+    depends on the store's manifests alone, so that an interrupted gathering continues in its folder."""
     store = os.path.dirname(os.path.abspath(manifest))
-    others = [path for path in list_manifests(store) if path != partial_path(os.path.abspath(manifest))]
+    others = [path for path in list_manifests(store) if path != os.path.abspath(manifest) + PARTIAL_SUFFIX]
     used = [load_references(path) for path in others]
     stem, known = os.path.basename(manifest).removesuffix(".json"), {path for each in used for path in each or ()}
     folder, number = wanted, 1
@@ -464,20 +440,12 @@ def find_checkpoint(manifest: str, checkpoint: str) -> str | None:
 def hash_checkpoint(path: str) -> str | None:
     """Return the hash of a file, or of all files of a folder with their names; None if it cannot be read."""
     digest = hashlib.sha256()
+    inner = [os.path.relpath(os.path.join(base, name), path) for base, _, files in os.walk(path) for name in files]
     try:
-        if os.path.isdir(path):
-            walk = os.walk(path)
-            names = [os.path.relpath(os.path.join(base, name), path) for base, _, files in walk for name in files]
-            for name in sorted(names):
-                digest.update(f"{name}\0".encode("utf-8", "surrogateescape"))
-                _hash_file(os.path.join(path, name), digest)
-        else:
-            _hash_file(path, digest)
+        for name in sorted(inner) if os.path.isdir(path) else [""]:
+            digest.update(f"{name}\0".encode("utf-8", "surrogateescape") if name else b"")
+            with open(os.path.join(path, name) if name else path, "rb") as file:
+                hashlib.file_digest(file, lambda: digest)
     except OSError:
         return None
     return f"sha256:{digest.hexdigest()}"
-
-
-def _hash_file(path: str, digest: Any) -> None:
-    with open(path, "rb") as file:
-        hashlib.file_digest(file, lambda: digest)

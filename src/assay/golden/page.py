@@ -22,8 +22,7 @@ from assay.golden.recordings import load_recordings
 from assay.golden.records import FOLDER, Head, list_ids, load_head, load_report, parse_name
 from assay.golden.report.charts import build_chart, order_metrics
 from assay.golden.report.document import build_document
-from assay.golden.report.history import describe_history
-from assay.golden.report.other_commands import build_recording_blocks, build_show_document
+from assay.golden.report.other_commands import build_recording_blocks, build_show_document, describe_history
 from assay.golden.report.rows import render_percent, render_share
 from assay.golden.values import DEFAULT_MANIFEST, GoldenReport, MetricReport
 from assay.system.fast_dataclasses import dataclass, replace
@@ -67,8 +66,7 @@ def list_goldens(locations: Mapping[str, StudyLocation]) -> list[GoldenCard]:
     """List tests that have a kept report, the most recently used first."""
     cards = []
     for slug, location in locations.items():
-        known = list_ids(location)
-        if not known:
+        if not (known := list_ids(location)):
             continue
         checks = list(islice(_load_heads(location, [i for i, mode in known if mode == "check"]), _RECENT))
         gathered = next(_load_heads(location, [i for i, mode in known if mode == "gather"]), None)
@@ -96,8 +94,7 @@ def list_unkept(locations: Mapping[str, StudyLocation]) -> list[tuple[str, Study
 
 @dataclass(frozen=True, slots=True)
 class GoldenPage:
-    """The page of a test. `head` None: nothing can be shown. `blocks`: the report; `history`: all that is kept, the
-    newest first; `drift` and `recording`: blocks about the test."""
+    """The page of a test. `head` None: there is no report. `blocks`: of the report; `history`: the newest first."""
 
     head: Head | None
     blocks: Sequence[doc.Block]
@@ -110,9 +107,7 @@ class GoldenPage:
 
 def build_golden_page(location: StudyLocation, wanted: str | None) -> GoldenPage:
     """Build a test's page. `wanted`: the id of a check or gathering; None: the last check, else the last gathering.
-
-    Raises NotFoundError for an id that does not exist. A damaged report is a problem on the page.
-    """
+    Raises NotFoundError for an id that does not exist. A damaged report is a problem on the page."""
     known = list_ids(location)
     history = tuple(_load_heads(location, [each for each, _ in known][:_MOST_CHECKS]))
     problems = [head.problem for head in history if head.problem]
@@ -121,8 +116,7 @@ def build_golden_page(location: StudyLocation, wanted: str | None) -> GoldenPage
     if wanted or first:
         try:
             head, report = load_report(location, wanted or first or "")
-            page = build_document(GoldenReport(head.mode, head.source, (report,)))
-            blocks = list(page.blocks)
+            blocks = list(build_document(GoldenReport(head.mode, head.source, (report,))).blocks)
         except FormatError as error:
             problems.append(f"{error.message}: {error.hint}" if error.hint else error.message)
             head = load_head(location, wanted or first or "")
@@ -149,9 +143,6 @@ def build_commands(head: Head | None, root: str) -> list[tuple[str, str]]:
         ("What moved since when", shlex.join(["assay", "golden", "history", *words[:1], *words[3:5], "--root", root])),
         ("Accept the new behaviour", shlex.join(["assay", "golden", "rebase", *words, "--reason", "WHY IT IS RIGHT"])),
     ]
-
-
-# ---------------------------------------------------------------- two checks
 
 
 def build_check_comparison(location: StudyLocation, one: str, other: str) -> Sequence[doc.Block]:
@@ -211,9 +202,6 @@ def _build_recording(manifest: str, problems: list[str]) -> list[doc.Block]:
     return [block for each in found for block in build_recording_blocks(each)]
 
 
-# ---------------------------------------------------------------- drift
-
-
 def _build_moved(location: StudyLocation, checks: Sequence[Head]) -> Iterator[doc.Block]:
     """Yield a sentence for each device: what moved and since when, as `assay golden history` prints it."""
     newest = checks[-_MOST_NIGHTS:]
@@ -265,8 +253,7 @@ def _build_drift_chart(
     """Draw the effects of one metric with the limits that they may reach."""
     curves = [doc.Curve([(float(n), 100 * effect) for n, _, _, effect in points], "allowed")]
     for kind, (style, marker) in _POINTS.items():
-        mine = [(n, head, effect) for n, head, of, effect in points if of is kind]
-        if mine:
+        if mine := [(n, head, effect) for n, head, of, effect in points if of is kind]:
             positions = [(float(n), 100 * effect) for n, _, effect in mine]
             texts = [f"{render_date(head.at, '%Y-%m-%d %H:%M')}\n{kind} {render_percent(e)}" for _, head, e in mine]
             curves.append(doc.Curve(positions, style, line=False, marker=marker, texts=texts))  # type: ignore[arg-type]
@@ -283,9 +270,6 @@ def _build_drift_chart(
         x_range=(0.5, count + 0.5),
         x_label="check, the newest on the right",
     )
-
-
-# ---------------------------------------------------------------- stores below the roots
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,9 +298,6 @@ def build_stored_blocks(stored: StoredRecording) -> Sequence[doc.Block]:
     page = build_show_document(stored.path, recordings, curves=False)
     more = [block for each in recordings for block in build_recording_blocks(each)]
     return [*page.blocks, doc.Only(("html",), [doc.Details("Origin and noise", more)])]
-
-
-# ---------------------------------------------------------------- `assay report`
 
 
 def find_kept(path: str) -> tuple[StudyLocation, str]:

@@ -44,8 +44,7 @@ _INCONCLUSIVE = ("fail", "skip", "xfail")
 
 def pytest_configure(config: pytest.Config) -> None:
     options = "config, store='golden', allow_changed=False, inconclusive='fail'"
-    text = f"{MARKER}({options}): check the training against its golden"
-    config.addinivalue_line("markers", text)
+    config.addinivalue_line("markers", f"{MARKER}({options}): check the training against its golden")
 
 
 @pytest.hookimpl(trylast=True)
@@ -153,8 +152,7 @@ def _choose_root(item: pytest.Item) -> str:
     import shutil
     import tempfile
 
-    cache = getattr(item.config, "cache", None)
-    if cache is None:
+    if (cache := getattr(item.config, "cache", None)) is None:
         return tempfile.mkdtemp(prefix="assay-")
     key = hashlib.sha256(item.nodeid.encode("utf-8", "surrogateescape")).hexdigest()[:12]
     folder = os.path.join(str(cache.mkdir("assay")), key)
@@ -171,23 +169,19 @@ def _judge(report: GoldenReport, arguments: dict[str, Any], folder: str) -> None
         raise KeyboardInterrupt
     if report.exit_code(bool(arguments.get("allow_changed"))) is ExitCode.OK:
         return
-    text = _describe(report, folder)
+    from assay.golden.report.document import build_document
+    from assay.golden.report.rows import describe_headline
+    from assay.show.html import render_html
+    from assay.show.terminal_report import render_terminal
+
+    path = os.path.join(folder, "report.html")
+    document = build_document(report)
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(render_html(document))
+    text = f"{describe_headline(report)}\n{render_terminal(document, width=80)}curves: {path}\nruns: {folder}"
     wish = arguments.get("inconclusive", "fail")
     if report.kind is VerdictKind.INCONCLUSIVE and wish == "skip":
         pytest.skip(text)
     if report.kind is VerdictKind.INCONCLUSIVE and wish == "xfail":
         pytest.xfail(text)
     pytest.fail(text, pytrace=False)
-
-
-def _describe(report: GoldenReport, folder: str) -> str:
-    from assay.golden.report.document import build_document
-    from assay.golden.report.rows import describe_headline
-    from assay.show.html import render_html
-    from assay.show.terminal_report import render_terminal
-
-    document = build_document(report)
-    path = os.path.join(folder, "report.html")
-    with open(path, "w", encoding="utf-8") as file:
-        file.write(render_html(document))
-    return f"{describe_headline(report)}\n{render_terminal(document, width=80)}curves: {path}\nruns: {folder}"

@@ -57,8 +57,7 @@ class LogReader:
     def __init__(
         self, step: Pattern | None, metrics: Sequence[Pattern], save: Pattern | None = None, named_groups: bool = False
     ) -> None:
-        """If `step` is None, the n-th value of a metric belongs to step n. `named_groups`: a group with a name is a
-        metric of that name, as in native files."""
+        """`step` None: the n-th value of a metric is that of step n. `named_groups`: groups with names are metrics."""
         self._step = re.compile(step.regex) if step else None
         self._counts: dict[tuple[str, str], int] = {}  # values so far by metric and label, if no pattern reads steps
         self._save = re.compile(save.regex) if save else None
@@ -87,8 +86,7 @@ class LogReader:
         if self._step is None:
             step, values = self._count(values)
         saved = self._read_save(line)
-        is_other = match is None and not values and saved is None
-        return None if is_other else LogLine(step, values, saved, bad_step)
+        return LogLine(step, values, saved, bad_step) if match or values or saved else None
 
     def _count(self, values: Sequence[Logged]) -> tuple[int | None, tuple[Logged, ...]]:
         """Give each value its own step; return also the step of the line, if it is beyond all before it."""
@@ -101,8 +99,7 @@ class LogReader:
         return now if now > last else None, tuple(counted)
 
     def _read_save(self, line: str) -> Saved | None:
-        match = self._save.search(line) if self._save else None
-        if match is None:
+        if (match := self._save.search(line) if self._save else None) is None:
             return None
         group = match.re.groupindex.get(STEP_GROUP)
         number = next((n for n in range(1, match.re.groups + 1) if n != group), 0)
@@ -154,9 +151,6 @@ def _whole_number(line: str, start: int, end: int) -> str:
         start -= 1
     whole = _NUMBER.match(line, start)
     return whole[0] if whole and whole.end() >= end and whole.start() <= start else text
-
-
-# ---------------------------------------------------------------- values of one run
 
 
 @dataclass(slots=True)
@@ -236,8 +230,7 @@ class Values:
     def reaches(self, end: int) -> bool:
         """Whether the next step would be after `end`, at the shortest interval so far."""
         steps = sorted(self.steps | {step for step in (self.first_step, self.last_step) if step is not None})
-        interval = min((b - a for a, b in pairwise(steps)), default=1)
-        return bool(steps) and steps[-1] + interval > end
+        return bool(steps) and steps[-1] + min((b - a for a, b in pairwise(steps)), default=1) > end
 
     def is_past(self, step: int) -> bool:
         """Whether the log and the metric files, as far as each has steps, are beyond this step."""
@@ -280,15 +273,11 @@ class RunRecorder:
                 self.values.note(f"the step {line.bad_step!r} is not a whole number")
             if line.step is not None:
                 self.values.step(line.step)
-            step = line.step if self._same_line else self.values.last_step
-            if step is not None:
+            if (step := line.step if self._same_line else self.values.last_step) is not None:
                 for logged in line.values:
                     self.values.add(step if logged.step is None else logged.step, logged)
             else:
                 self.values.without_step += len(line.values)
-
-
-# ---------------------------------------------------------------- recordings of a whole training
 
 
 @dataclass(slots=True)
@@ -303,21 +292,14 @@ class SegmentRecording:
     is_over: bool = False
 
     @property
-    def is_complete(self) -> bool:
-        return self.limit is not None and self.values.reaches(self.limit)
-
-    @property
     def is_empty(self) -> bool:
         return not self.values.found
 
 
 class TrainingRecorder:
-    """Cuts the log of a training into recordings.
-
-    A recording begins at a save line and holds the steps up to its start plus its length; steps are counted, not log
-    lines. A save line ends the recordings before it. Where nothing was logged before the first save, the first step
-    that is logged is the first of the recording, whether 0 or 1.
-    """
+    """Cuts the log of a training into recordings. A recording begins at a save line and holds the steps up to its start
+    plus its length; steps are counted, not log lines. A save line ends the recordings before it. Where nothing was
+    logged before the first save, the first step that is logged is the first of the recording, whether 0 or 1."""
 
     def __init__(self, reader: LogReader, length: int, same_line: bool) -> None:
         self._reader = reader
@@ -385,8 +367,7 @@ class TrainingRecorder:
         return filled
 
     def _record(self, line: LogLine) -> None:
-        step = line.step if self._same_line else self.last_step
-        if step is None:
+        if (step := line.step if self._same_line else self.last_step) is None:
             return
         for recording in self._open():
             if recording.values.last_step is not None:  # a line between the save and the next step belongs to neither
@@ -411,7 +392,7 @@ class TrainingRecorder:
         start, last = recording.start_step, recording.values.last_step
         if recording.is_empty:
             self.warn(_describe_empty(recording))
-        elif not recording.is_complete:
+        elif recording.limit is None or not recording.values.reaches(recording.limit):
             short = f"before its {self._length} steps were complete"
             self.warn(f"the recording of step {start} ends at step {last}, {short}: {why}")
 

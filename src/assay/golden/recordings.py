@@ -45,8 +45,7 @@ def load_recordings(path: str, store: str = DEFAULT_STORE, name: str = DEFAULT_M
     """Load recordings of a store, a manifest or a convergence file, which alone needs `store` and `name`."""
     if os.path.isdir(path):
         found = [os.path.join(path, each) for each in sorted(os.listdir(path)) if each.endswith(".json")]
-        known = [each for each in found if _is_manifest(each)]
-        if not known:
+        if not (known := [each for each in found if _is_manifest(each)]):
             raise UsageError(f"there is no golden recording in {path}", "gather one: assay golden gather FILE")
         return tuple(_load(manifest, None) for manifest in known)
     if _is_manifest(path):
@@ -71,8 +70,7 @@ def _load(manifest: str, rules: Sequence[Rule] | None, test: str | None = None) 
     name = test or os.path.basename(manifest).removesuffix(f"_{DEFAULT_MANIFEST}").removesuffix(".json")
     golden = manifests.load_manifest(manifest, name)
     # an older manifest names no rules: each metric is judged as paired
-    known = rules if rules is not None else parse_rules(golden) or [Rule(metric) for metric in golden.metrics]
-    chosen = tuple(known)
+    chosen = tuple(rules if rules is not None else parse_rules(golden) or [Rule(metric) for metric in golden.metrics])
     last: Any = golden.history[-1].get("since_first", {}) if golden.history else {}
     creep = find_creep(last, chosen, len(golden.history)) if isinstance(last, Mapping) else []
     return Recording(golden, os.path.abspath(manifest), chosen, build_sensitivity(golden, chosen), tuple(creep))

@@ -219,8 +219,7 @@ def _find(location: StudyLocation, wanted: str) -> tuple[str, ReportMode]:
 
 
 def _read(path: str, wanted: str, mode: ReportMode) -> tuple[Head, Any]:
-    """Read both lines to their end, so that the checksums of the compressed file are verified. The file's name has the
-    time and the mode."""
+    """Read both lines to their end, which verifies the file's checksums. Its name has the time and the mode."""
     with _naming_damage(path):
         if not os.path.isfile(path):  # a pipe would block
             raise ValueError("it is not a file")

@@ -44,8 +44,7 @@ class BisectReport:
 
     @property
     def exit_code(self) -> ExitCode:
-        ended = ExitCode.OK if self.culprit else ExitCode.INCONCLUSIVE
-        return ExitCode.INTERRUPTED if self.interrupted else ended
+        return ExitCode.INTERRUPTED if self.interrupted else ExitCode.OK if self.culprit else ExitCode.INCONCLUSIVE
 
     @property
     def skipped(self) -> int:

@@ -176,8 +176,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """Another configuration of the program, by environment variables and further arguments: under `variants` one that
-    is declared harmless, under `same` one that must agree."""
+    """Another configuration of the program: under `variants` one that is harmless, under `same` one that must agree."""
 
     name: str
     env: tuple[tuple[str, str], ...] = ()
@@ -267,9 +266,6 @@ class MissingSection(MissingOption):
 
 class MissingFlag(Problem):
     """A flag that the program must offer and the file must name."""
-
-
-# ---------------------------------------------------------------- results of a check
 
 
 @dataclass(frozen=True, slots=True)

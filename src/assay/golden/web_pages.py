@@ -61,13 +61,9 @@ def show_stored(request: Request) -> Response:
     """Show a stored recording only if the list finds it: a path never leads elsewhere."""
     site = get_site(request)
     found = {each.path: each for each in find_stored(site.roots)}
-    path = request.path_params["path"]
-    if path not in found:
+    if (path := request.path_params["path"]) not in found:
         raise NotFoundError("golden recording", path, list(found))
     return site.render(request, "recording.html", stored=found[path], blocks=build_stored_blocks(found[path]))
-
-
-# ---------------------------------------------------------------- on other pages
 
 
 def find_alarms(_snapshots: Snapshots, known: Mapping[str, StudyLocation]) -> Iterator[Alarm]:

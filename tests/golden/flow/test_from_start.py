@@ -54,9 +54,6 @@ def find_left(report: GoldenTestReport) -> list[int]:
     return [pid for pid in processes.list_pids() if processes.load_variable(pid, "ASSAY_RUN_DIR") in tags]
 
 
-# ---------------------------------------------------------------- a program that does not take its length
-
-
 def test_a_program_without_a_length_is_ended_after_its_segment_and_that_is_not_a_failure(real: Lab) -> None:
     real.change(**ENDLESS, child=True)
     (gathered,) = real.gather().tests
@@ -88,13 +85,25 @@ def test_a_worse_training_fails_and_is_ended_whether_early_or_at_its_end(real: L
         assert find_left(checked) == []
 
 
-def test_a_program_that_takes_its_length_ends_by_itself(plain: Lab) -> None:
+def test_a_program_that_takes_its_length_ends_by_itself_and_a_shorter_one_is_recorded_with_a_warning(
+    plain: Lab,
+) -> None:
     plain.write_native(STUDY.replace("segment: 20", "segment: 20, length: --until"))
     (gathered,) = plain.gather().tests
     assert [run.state for run in gathered.runs] == [State.DONE] * 2
     assert plain.calls() == [["--until", "20"]] * 2
     assert plain.check_one().verdict.kind is VerdictKind.PASS
     assert plain.calls()[-1] == ["--until", "20"]
+    plain.write_native(STUDY.replace("segment: 20", "segment: 300"))
+    (gathered,) = plain.gather().tests
+    assert gathered.verdict.kind is VerdictKind.PASS
+    words = "the training ended at step 29, before its segment of 300 steps was complete: all of it is recorded"
+    assert words in gathered.warnings
+    assert plain.check_one().verdict.comparisons == 30
+    plain.change(until=12)
+    checked = plain.check_one()
+    assert checked.verdict.kind is VerdictKind.ERROR
+    assert "the last value of the check is at step 11: 18 of 30 steps are missing" in messages(checked)
 
 
 def test_checkpoints_without_a_length_are_checked_too(real: Lab) -> None:
@@ -108,9 +117,6 @@ def test_checkpoints_without_a_length_are_checked_too(real: Lab) -> None:
     checked = real.check_one()
     assert (checked.verdict.kind, len(checked.segments)) == (VerdictKind.PASS, 2)
     assert "demo has no length to count" in messages(real.gather(counting=True).tests[0])
-
-
-# ---------------------------------------------------------------- what a log shows
 
 
 def test_without_a_pattern_of_the_step_the_values_of_each_metric_are_counted(plain: Lab) -> None:
@@ -180,19 +186,6 @@ def test_steps_that_are_missing_or_come_back_are_an_error_that_ends_the_run(real
     assert others == []
     assert gathered.runs[0].state is State.PRUNED
     assert find_left(gathered) == []
-
-
-def test_a_training_that_is_shorter_than_its_segment_is_recorded_as_a_whole_with_a_warning(plain: Lab) -> None:
-    plain.write_native(STUDY.replace("segment: 20", "segment: 300"))
-    (gathered,) = plain.gather().tests
-    assert gathered.verdict.kind is VerdictKind.PASS
-    words = "the training ended at step 29, before its segment of 300 steps was complete: all of it is recorded"
-    assert words in gathered.warnings
-    assert plain.check_one().verdict.comparisons == 30
-    plain.change(until=12)
-    checked = plain.check_one()
-    assert checked.verdict.kind is VerdictKind.ERROR
-    assert "the last value of the check is at step 11: 18 of 30 steps are missing" in messages(checked)
 
 
 def test_programs_that_count_in_another_way_and_steps_after_the_segment(plain: Lab) -> None:
@@ -278,9 +271,6 @@ def test_metrics_that_a_script_passes_to_assay_log(plain: Lab, step: str, first:
     if step:
         plain.edit(step, f"{step}.5")
         assert "segment at 0: score: the step 0.5 is not a whole number" in messages(plain.check_one())
-
-
-# ---------------------------------------------------------------- the other commands
 
 
 def test_a_file_and_a_golden_of_which_one_has_checkpoints_do_not_fit(plain: Lab) -> None:

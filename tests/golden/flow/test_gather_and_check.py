@@ -21,9 +21,12 @@ from assay.errors import ConfigError, ExitCode, MissingExtraError, NotFoundError
 from assay.follow.entry import Entry, Event
 from assay.golden.config import load_golden_file
 from assay.golden.flow.each_test import check_file, gather_file, validate_file
+from assay.golden.flow.gather import SegmentBuilder
+from assay.golden.flow.segments import GoldenContext, build_contexts
 from assay.golden.manifests import load_manifest
+from assay.golden.recorder import Saved, SegmentRecording, Values
 from assay.golden.report.document import build_document
-from assay.golden.values import GoldenReport
+from assay.golden.values import GoldenReport, Track
 from assay.launch.api import RunHooks
 from assay.show.console import CollectingConsole
 from assay.show.junit import render_junit
@@ -33,9 +36,6 @@ from assay.values.verdict import VerdictKind
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 ERROR, PASS, FAIL = VerdictKind.ERROR, VerdictKind.PASS, VerdictKind.FAIL
-
-
-# ---------------------------------------------------------------- the whole way
 
 
 @pytest.mark.long
@@ -220,9 +220,6 @@ def test_a_recording_stays_good_where_the_run_that_shows_the_counting_fails(lab:
     assert lab.manifest["replicas"] == {"9": {}, "19": {}}
 
 
-# ---------------------------------------------------------------- early stop
-
-
 def test_a_failing_run_is_stopped_early_with_one_line_about_the_other_metrics(lab: Lab) -> None:
     lab.test["recording"]["steps_to_record_after_save"] = 8
     for name in ("acc", "same"):
@@ -266,9 +263,6 @@ def test_what_a_program_forked_and_left_is_ended_with_its_check(real: Lab) -> No
     assert report.verdict.kind is PASS
     folders = {run.dir.encode() for segment in report.segments for run in segment.runs}
     assert not [pid for pid in processes.list_pids() if processes.load_variable(pid, "ASSAY_RUN_DIR") in folders]
-
-
-# ---------------------------------------------------------------- verdicts and what follows from them
 
 
 def test_an_inconclusive_segment_is_run_again_up_to_the_limit(native: Lab) -> None:
@@ -386,9 +380,6 @@ def test_a_margin_below_the_noise_warns_in_the_originals_command_and_is_refused_
     warned = other.gather(replicas=3).tests[0]
     assert warned.verdict.kind is PASS
     assert any("is below the noise" in warning for warning in warned.warnings)
-
-
-# ---------------------------------------------------------------- surroundings
 
 
 def test_checking_never_writes_into_the_store(lab: Lab) -> None:
@@ -550,9 +541,6 @@ def test_what_cannot_be_run_is_a_usage_error(native: Lab) -> None:
     assert any("checking will need it" in line for line in console.lines)
 
 
-# ---------------------------------------------------------------- a golden is replaced by a good one only
-
-
 def _look(folder: Path) -> dict[str, str]:
     return {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
 
@@ -622,9 +610,6 @@ def test_metrics_from_json_lines(native: Lab) -> None:
     assert native.check_one().verdict.kind is VerdictKind.CHANGED
 
 
-# ---------------------------------------------------------------- validate
-
-
 def test_validate_prints_every_command_and_runs_nothing(lab: Lab) -> None:
     found = validate_file(lab.options())
     assert [(test, mode) for test, mode, _ in found.commands] == [("demo", "gather"), ("demo", "check")]
@@ -658,3 +643,68 @@ def test_a_missing_library_is_reported_before_anything_runs(tmp_path: Path, monk
         with pytest.raises(MissingExtraError, match="pip install 'assay\\[stats\\]'"):
             call()
     assert not (tmp_path / "calls").exists()  # the training was not called
+
+
+@pytest.fixture
+def context(tmp_path: Path) -> GoldenContext:
+    lab = Lab(tmp_path)
+    lab.store.mkdir()
+    return build_contexts(load_golden_file(str(lab.file)), lab.options())[0]
+
+
+def values(metric: str = "loss", *steps: int) -> Values:
+    return Values({(metric, ""): {step: (float(step), str(step)) for step in steps}})
+
+
+def recording(path: str | Path, *, rest: str = "", found: Values | None = None) -> SegmentRecording:
+    return SegmentRecording(Saved(str(path), rest, 10), 10, 4, 14, values("loss", 11, 12) if found is None else found)
+
+
+def save(folder: str | Path, name: str = "model_10.bin") -> Path:
+    path = Path(folder, name)
+    path.write_text("weights")
+    return path
+
+
+def test_a_segment_has_its_values_and_its_checkpoint(context: GoldenContext) -> None:
+    console = CollectingConsole()
+    segment = SegmentBuilder(context, console).build(recording(save(context.store)), Values())
+    assert segment is not None
+    assert (segment.start_step, segment.checkpoint) == (10, "model_10.bin")
+    assert segment.tracks == {"loss": {"": (Track((11, 12), (11.0, 12.0), ("11", "12")),)}}
+    assert segment.checkpoint_sha
+    assert console.lines == []
+    path = save(context.folder)  # a checkpoint elsewhere is kept by its whole path
+    segment = SegmentBuilder(context, console).build(recording(path), Values())
+    assert segment is not None
+    assert segment.checkpoint == str(path)
+    assert len(console.lines) == 1
+    assert "is outside the store" in console.lines[0]
+
+
+def test_without_values_or_checkpoint_or_order_there_is_no_segment_and_files_have_values_too(
+    context: GoldenContext,
+) -> None:
+    builder, path = SegmentBuilder(context, pytest.fail), save(context.store)
+    assert builder.build(recording(path, found=Values()), Values()) is None
+    assert builder.build(recording(path.with_name("gone.bin")), Values()) is None
+    assert builder.build(recording(path, found=Values({("loss", ""): {}}, ["out of order"])), Values()) is None
+    files = values("loss", 10, 11, 14, 15)
+    segment = SegmentBuilder(context, pytest.fail).build(recording(save(context.store), found=Values()), files)
+    assert segment is not None
+    assert segment.tracks["loss"][""][0].steps == (11, 14)
+    other = values("unasked", 11)
+    assert SegmentBuilder(context, pytest.fail).build(recording(save(context.store), found=Values()), other) is None
+
+
+def test_a_pattern_that_cuts_the_path_short_is_helped_out(context: GoldenContext) -> None:
+    for file, named, rest in (
+        ("m.bin", "m.bin", ""),
+        ("m.bin", "m", ".bin and more"),
+        ("m.bin", "m.bin", " done"),
+        ("m.bin", "m.bin", "."),
+        ("my model.bin", "my", " model.bin"),
+    ):
+        path = save(context.store, file)
+        found = SegmentBuilder(context, pytest.fail).find_saved(recording(Path(context.store, named), rest=rest))
+        assert found == str(path)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import ast
+import gzip
 import json
+import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
 import pytest
+from tests.golden.two_sides import MANIFEST, TwoSides
 from tests.golden_training import Lab, messages, run_in_process
 
 from assay.golden.flow.rebase import rebase_file
@@ -115,3 +119,191 @@ def test_a_checkpoint_that_is_not_the_recorded_one_is_refused(lab: Lab) -> None:
     (rebased,) = rebase(lab, "check")
     assert not rebased.is_accepted
     assert "model_10.bin is not the one that was recorded" in rebased.refusals[0]
+
+
+CHECK = ("check", "--no-early-stop")
+REBASE = ("rebase", "--artifacts", "kept", "--reason", "a larger offset")
+
+
+@pytest.fixture(scope="module")
+def kept_by_ci(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A golden of two recordings, and two checks of a code that moved, as the machine of CI has them."""
+    elsewhere = TwoSides(tmp_path_factory.mktemp("ci"))
+    elsewhere.gather(NOISE="0.00001")
+    elsewhere.move_code(1.05)
+    elsewhere.commit("second")
+    for _ in range(2):
+        assert elsewhere.run(*CHECK, NOISE="0.00001").code == 1
+    return elsewhere.folder
+
+
+@pytest.fixture
+def elsewhere(kept_by_ci: Path, tmp_path: Path) -> TwoSides:
+    """Another machine: the repository and the store, and in `kept` the runs of CI."""
+    found = object.__new__(TwoSides)
+    found.folder = tmp_path / "elsewhere"
+    shutil.copytree(kept_by_ci, found.folder, ignore=shutil.ignore_patterns("runs"))
+    shutil.copytree(kept_by_ci / "runs", found.folder / "kept")
+    return found
+
+
+def newest(elsewhere: TwoSides) -> Path:
+    return max((elsewhere.folder / "kept/golden-fit/.assay/golden").glob("*-check.json.gz"))
+
+
+def refuse(elsewhere: TwoSides, *words: str) -> str:
+    before = elsewhere.manifest.read_text()
+    ended = elsewhere.run(*REBASE, *words)
+    assert ended.code == 1
+    assert elsewhere.manifest.read_text() == before
+    return ended.out
+
+
+def test_the_runs_of_two_checks_become_the_golden_and_nothing_is_run(elsewhere: TwoSides) -> None:
+    ended = elsewhere.run(*REBASE, "--only-failing", "--md", "pr.md")
+    assert ended.code == 0, ended.out + ended.err
+    assert not (elsewhere.folder / "runs").exists()
+    heading, _, reason, _, *table = (elsewhere.folder / "pr.md").read_text().splitlines()
+    assert heading == "### Golden fit: rebased"
+    assert reason.startswith("a larger offset (")
+    assert reason.endswith(", from artifacts)")
+    assert table[0] == "| metric | old | new | effect | noise | result | since the first |"
+    name, old, new, effect, noise, result, _ = (cell.strip() for cell in table[2].strip("|").split("|"))
+    assert (name, result) == ("loss", "moved")
+    assert float(new) - float(old) == pytest.approx(0.05, abs=1e-3)
+    assert effect.startswith("+2.4")
+    assert noise.startswith("±0.")
+    assert str(elsewhere.folder) not in (elsewhere.folder / "pr.md").read_text(), "no path of a machine"
+    again = elsewhere.run("check", NOISE="0.00001")
+    assert again.code == 0, again.out
+    assert "2 recordings of each segment" in again.out
+
+
+def test_a_test_that_passed_stays(elsewhere: TwoSides) -> None:
+    assert elsewhere.run(*REBASE).code == 0
+    shutil.rmtree(elsewhere.folder / "kept")
+    assert elsewhere.run(*CHECK, NOISE="0.00001").code == 0
+    (elsewhere.folder / "runs").rename(elsewhere.folder / "kept")
+    before = elsewhere.manifest.read_text()
+    ended = elsewhere.run(*REBASE, "--only-failing")
+    assert (ended.code, ended.out) == (0, "fit: left as it is: it passed in the artifacts\n")
+    assert elsewhere.manifest.read_text() == before
+
+
+def test_artifacts_may_be_the_root_the_study_or_a_folder_around(elsewhere: TwoSides) -> None:
+    elsewhere.manifest.with_suffix(".copy").write_text(elsewhere.manifest.read_text())
+    for folder in (".", "kept/golden-fit"):
+        elsewhere.manifest.write_text(elsewhere.manifest.with_suffix(".copy").read_text())
+        ended = elsewhere.run("rebase", "--artifacts", folder, "--reason", "x")
+        assert ended.code == 0, ended.out
+
+
+def test_a_run_that_crashed_after_its_last_step_never_becomes_a_golden(elsewhere: TwoSides) -> None:
+    shutil.rmtree(elsewhere.folder / "kept")
+    assert elsewhere.run(*CHECK, FAIL_AT_END="1").code == 1
+    (elsewhere.folder / "runs").rename(elsewhere.folder / "kept")
+    assert "segment 0 has no complete run in the artifacts: train ended with exit code 1" in refuse(
+        elsewhere, "--allow-wider"
+    )
+
+
+def test_fewer_recordings_than_before_are_refused(elsewhere: TwoSides) -> None:
+    newest(elsewhere).unlink()
+    assert "1 recording of each segment instead of 2" in refuse(elsewhere)
+    ended = elsewhere.run(*REBASE, "--allow-wider")
+    assert ended.code == 0, ended.out
+
+
+def test_runs_of_a_check_with_another_verdict_are_not_added(elsewhere: TwoSides) -> None:
+    """The two checks are of one commit, in environments that differ by a variable."""
+    shutil.rmtree(elsewhere.folder / "kept")
+    assert elsewhere.run(*CHECK, SCALE="0.9").code == 3
+    assert elsewhere.run(*CHECK).code == 1
+    (elsewhere.folder / "runs").rename(elsewhere.folder / "kept")
+    assert "1 recording of each segment instead of 2" in refuse(elsewhere)
+
+
+def test_artifacts_of_another_golden_are_refused(elsewhere: TwoSides) -> None:
+    elsewhere.gather(NOISE="0.00001")
+    text = refuse(elsewhere)
+    assert "the check in the artifacts was of another golden, recorded 20" in text
+    assert "assay golden check golden.yml --no-early-stop" in text
+
+
+def edit_logs(elsewhere: TwoSides, change: Callable[[str], str]) -> None:
+    for log in elsewhere.folder.glob("kept/golden-fit/check-*/train.log"):
+        log.write_text(change(log.read_text()))
+
+
+def rename_test(elsewhere: TwoSides) -> None:
+    for path in (elsewhere.folder / "kept/golden-fit/.assay/golden").glob("*-check.json.gz"):
+        content = gzip.decompress(path.read_bytes()).replace(b'"test": "fit"', b'"test": "fat"')
+        path.write_bytes(gzip.compress(content))
+
+
+def change_code(elsewhere: TwoSides) -> None:
+    older = min((elsewhere.folder / "kept/golden-fit").glob("check-*")) / "environment.json"
+    older.write_text(older.read_text().replace('"commit": "', '"commit": "0'))
+
+
+def cut_report(elsewhere: TwoSides) -> None:
+    newest(elsewhere).write_bytes(newest(elsewhere).read_bytes()[:-30])
+
+
+NO_RUN = ("segment 0 has no complete run in the artifacts", "assay golden check golden.yml --no-early-stop")
+
+
+@pytest.mark.parametrize(
+    ("damage", "messages"),
+    [
+        (cut_report, ("is damaged",)),
+        (rename_test, ("the artifacts are of the test fat, not of fit",)),
+        (change_code, ("1 recording of each segment instead of 2",)),  # runs of another code are not added
+        (lambda elsewhere: edit_logs(elsewhere, lambda text: "".join(text.splitlines(keepends=True)[:6])), NO_RUN),
+        (
+            lambda elsewhere: edit_logs(elsewhere, lambda text: text.replace("step 4 loss ", "step 4 loss nan #")),
+            ("refused: segment 0 loss is nan at step 4",),
+        ),
+        (
+            lambda elsewhere: [path.unlink() for path in elsewhere.folder.glob("kept/*/check-*/run.json")],
+            ("lacks the run check-",),
+        ),
+        (
+            lambda elsewhere: shutil.rmtree(elsewhere.folder / "kept/golden-fit/.assay/golden"),
+            ("has no report of a check",),
+        ),
+        (lambda elsewhere: shutil.rmtree(elsewhere.folder / "kept"), ("there is no folder kept",)),
+        (
+            lambda elsewhere: (elsewhere.folder / "kept/golden-fit").rename(elsewhere.folder / "kept/golden-other"),
+            ("kept has no runs of golden-fit", "golden-other"),
+        ),
+    ],
+)
+def test_artifacts_that_are_damaged_or_of_something_else_are_refused(
+    elsewhere: TwoSides, damage: Callable[[TwoSides], object], messages: tuple[str, ...]
+) -> None:
+    damage(elsewhere)
+    text = refuse(elsewhere)
+    assert all(message in text for message in messages), text
+
+
+def test_options_that_do_not_go_together(elsewhere: TwoSides) -> None:
+    for words, message in (
+        (("--artifacts", "kept"), "--reason"),
+        (("--artifacts", "kept", "--reason", " "), "a rebase needs a reason"),
+        (("--only-failing", "--reason", "x"), "--only-failing needs --artifacts"),
+        (("--artifacts", "kept", "--environment-only", "--reason", "x"), "--environment-only is not for --artifacts"),
+        (("--artifacts", "kept", "--from", "check", "--reason", "x"), "--from is not for --artifacts"),
+        (("--reason", "x", "-s", "my store"), "gather it first: assay golden gather golden.yml -s 'my store'\n"),
+    ):
+        ended = elsewhere.run("rebase", *words)
+        assert (ended.code, message in ended.err) == (2, True), ended.err
+
+
+def test_a_manifest_is_compact_and_a_diff_shows_the_steps_that_moved(elsewhere: TwoSides) -> None:
+    lines = elsewhere.manifest.read_text().splitlines()
+    (first,) = [line for line in lines if line.startswith('                "1": {"loss": {"0": "')]
+    assert first.endswith('"}},')
+    assert len([line for line in lines if '"values": [' in line]) == 1, "a list of numbers is one line"
+    assert len(lines) < 120
+    assert elsewhere.manifest.name == MANIFEST

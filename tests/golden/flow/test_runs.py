@@ -34,20 +34,14 @@ def _values(*steps: int) -> Values:
     return Values({("loss", ""): dict.fromkeys(steps, (1.0, "1.0"))})
 
 
-def test_one_step_short_is_only_the_last_step() -> None:
+def test_steps_that_a_run_lacks_or_has_in_addition() -> None:
     assert falls_one_short(SEGMENT, _values(4, 5, 6))
     for steps in ((5, 6, 7), (5, 7), (5,), (), (5, 6, 8)):
         assert not falls_one_short(SEGMENT, _values(*steps))
-
-
-def test_a_run_is_cut_to_the_steps_of_the_recording() -> None:
     values = _values(4, 5, 7)
     assert values.cut("loss", "", (5, 6, 7)) == Track((5, 7), (1.0, 1.0), ("1.0", "1.0"))
     assert values.cut("loss", "other", (5, 6, 7)).steps == ()
     assert values.cut("acc", "", (5,)).steps == ()
-
-
-def test_the_first_step_that_a_replica_lacks_is_named() -> None:
     lost: dict[tuple[int, ...], list[int]] = {(4, 5, 6, 7, 8): [], (5, 6): [7], (6, 7): [5], (): [5]}
     assert {steps: [step for _, step in find_lost_steps(SEGMENT, _values(*steps))] for steps in lost} == lost
 
@@ -89,7 +83,9 @@ def build_entry(context: GoldenContext, folder: Path, text: str = "python3 train
     return Entry(context.build_spec("gather-1", text, {}), str(folder), RetryPolicy())
 
 
-def test_it_is_what_the_run_found_around_itself(context: GoldenContext, tmp_path: Path) -> None:
+def test_it_is_what_the_run_found_around_itself_and_the_rest_without_an_environment(
+    context: GoldenContext, tmp_path: Path
+) -> None:
     (tmp_path / layout.ENVIRONMENT_FILE).write_text(json.dumps(ENVIRONMENT))
     found = build_provenance(context, build_entry(context, tmp_path), {})
     assert (found["commit"], found["branch"], found["dirty"]) == ("c" * 40, "main", True)
@@ -98,6 +94,20 @@ def test_it_is_what_the_run_found_around_itself(context: GoldenContext, tmp_path
     assert found["config_hash"] == context.config_hash
     assert found["run"] == str(tmp_path)
     assert json.loads(json.dumps(found)) == found
+    (tmp_path / layout.ENVIRONMENT_FILE).unlink()
+    for content in (None, "", "[1]", "{"):
+        if content is not None:
+            (tmp_path / layout.ENVIRONMENT_FILE).write_text(content)
+        found = build_provenance(context, build_entry(context, tmp_path), {})
+        assert (found["commit"], found["packages"], found["host"]) == (None, {}, None)
+        assert found["command"] == "python3 training.py"
+    for text, seeds in (
+        ("t.py --seed 7", {"seed": "7"}),
+        ("t.py --data-seed=7 --model.seed 8", {"data-seed": "7", "model.seed": "8"}),
+        ("t.py SEED=3", {"SEED": "3"}),
+        ("t.py --steps 3", {}),
+    ):
+        assert build_provenance(context, build_entry(context, tmp_path, text), {})["seeds"] == seeds
 
 
 @pytest.mark.parametrize(("executor", "packages"), [("submit", {"theirs": "2"}), ("ssh", {})])
@@ -115,19 +125,3 @@ def test_on_a_farm_it_is_not_the_machine_that_submitted(
     lines = _describe_same(True, _flatten_origin(found)).partition("; ")[2]
     unknown = "device" if packages else "packages, Python, device"
     assert lines == f"code elsewhere, {unknown}, data and environment variables were not compared"
-
-
-def test_without_an_environment_the_rest_is_reported(context: GoldenContext, tmp_path: Path) -> None:
-    for content in (None, "", "[1]", "{"):
-        if content is not None:
-            (tmp_path / layout.ENVIRONMENT_FILE).write_text(content)
-        found = build_provenance(context, build_entry(context, tmp_path), {})
-        assert (found["commit"], found["packages"], found["host"]) == (None, {}, None)
-        assert found["command"] == "python3 training.py"
-    for text, seeds in (
-        ("t.py --seed 7", {"seed": "7"}),
-        ("t.py --data-seed=7 --model.seed 8", {"data-seed": "7", "model.seed": "8"}),
-        ("t.py SEED=3", {"SEED": "3"}),
-        ("t.py --steps 3", {}),
-    ):
-        assert build_provenance(context, build_entry(context, tmp_path, text), {})["seeds"] == seeds

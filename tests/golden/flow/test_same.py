@@ -112,16 +112,13 @@ def test_what_cannot_be_compared_never_passes(lab: Lab, mode: str, kind: Verdict
     assert report.verdict.kind is kind
 
 
-def test_a_configuration_that_changes_nothing_is_doubted(lab: Lab) -> None:
+def test_a_configuration_that_changes_nothing_is_doubted_and_validate_prints_each(lab: Lab) -> None:
     lab.edit("1e-4", "0")
     (report,) = check(lab, idle={"env": {"UNREAD": "1"}}).tests
     assert report.verdict.kind is VerdictKind.PASS
     assert "idle is equal bit for bit to the recording: does the program read UNREAD=1?" in report.notes
     runs = sorted(path.name for path in (lab.folder / "runs" / "golden-demo").glob("[cs]*-s0"))
     assert [name.split("-2")[0] for name in runs] == ["check", "same-idle"], "rebase takes those of checks"
-
-
-def test_validate_prints_the_command_of_each(lab: Lab) -> None:
     lab.write_native(STUDY.replace("SAME", "{a: {env: {SCALE: '2 x'}}, b: {flags: --x 1}}"))
     commands = {mode: text for _, mode, text in validate_file(lab.options()).commands}
     assert commands["same a"] == "SCALE='2 x' python3 training.py"

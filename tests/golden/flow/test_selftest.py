@@ -21,7 +21,7 @@ def lab(tmp_path, monkeypatch):
 COMMAND = "python train.py --lr 0.01 --beta=0.9 --name 'a b' --lr 0.02 --bare"
 
 
-def test_what_is_put_after_the_command():
+def test_what_is_put_after_the_command_and_which_segment_is_tried():
     for name, value, words in (
         ("--lr", "x0.9", ("--lr", "0.018")),
         ("--lr", "*2", ("--lr", "0.04")),
@@ -36,13 +36,6 @@ def test_what_is_put_after_the_command():
         build_arguments(Fault("flag", "--wd", "x2"), COMMAND)
     with pytest.raises(UsageError, match="is not a number and cannot be scaled"):
         build_arguments(Fault("flag", "--name", "x2"), COMMAND)
-
-
-def golden(*starts):
-    return Golden("t", tuple(Segment(start, f"c{start}", {}) for start in starts))
-
-
-def test_the_middle_segment_is_tried_unless_another_is_named():
     assert choose_segment(golden(100, 200, 300), None).start_step == 200
     assert choose_segment(golden(100, 200, 300), 300).start_step == 300
     with pytest.raises(UsageError, match="no segment begins at step 7") as caught:
@@ -50,6 +43,10 @@ def test_the_middle_segment_is_tried_unless_another_is_named():
     assert "100, 200" in str(caught.value.hint)
     with pytest.raises(UsageError, match="has no segment"):
         choose_segment(golden(), None)
+
+
+def golden(*starts):
+    return Golden("t", tuple(Segment(start, f"c{start}", {}) for start in starts))
 
 
 def segment(kind):

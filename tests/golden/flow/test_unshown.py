@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.golden_training import NATIVE, Lab, messages, run_in_process
+from tests.golden_training import Lab, messages, run_in_process
 
 from assay.cli.main import run
 from assay.convergence import ConvergenceFailure, do_convergence_test
@@ -36,9 +36,6 @@ def paste(report: GoldenTestReport, word: str, lab: Lab) -> int:
     """Execute the command that a note proposes."""
     (line,) = [note for note in report.notes if note.startswith(word)]
     return run([*shlex.split(line.split("assay ", 1)[1]), "--root", str(lab.folder / "runs"), "--quiet"])
-
-
-# ---------------------------------------------------------------- recorded and not judged
 
 
 def use_two_metrics(lab: Lab) -> None:
@@ -127,9 +124,6 @@ def test_a_loosened_margin_does_not_pass_until_it_is_accepted(lab: Lab, monkeypa
     assert lab.check_one().verdict.kind is PASS
 
 
-# ---------------------------------------------------------------- runs that do not train
-
-
 def test_agreement_of_runs_that_do_not_train_is_no_pass(lab: Lab) -> None:
     lab.change(always="0.693147")
     gathered = lab.gather().tests[0]
@@ -139,15 +133,6 @@ def test_agreement_of_runs_that_do_not_train_is_no_pass(lab: Lab) -> None:
     (text,) = find_texts(report, INCONCLUSIVE)
     assert text == "loss is 0.693147 at every step of the golden and the check: nothing shows that it trains"
     assert len(report.segments[0].runs) == 1
-    native = Lab(lab.folder)
-    native.store = lab.folder / "native"
-    native.write_native(NATIVE.replace("python3 training.py", f"cd {lab.folder} && python3 training.py"))
-    gathered = native.gather(replicas=0).tests[0]
-    assert gathered.verdict.kind is INCONCLUSIVE
-    assert "loss is 0.693147 at every step of the recording" in messages(gathered)
-
-
-# ---------------------------------------------------------------- runs that begin elsewhere
 
 
 def test_a_trainer_that_ignores_resume_is_an_error_although_it_logs_the_goldens_steps(lab: Lab) -> None:
@@ -192,9 +177,6 @@ def test_every_report_names_the_steps_that_are_not_covered(lab: Lab) -> None:
     assert words in render_html(document)
     facts: Any = document.facts
     assert facts["tests"][0]["golden"]["not_covered"] == ["up to 9", "14 to 19", "after 23"]
-
-
-# ---------------------------------------------------------------- the messages of a failure
 
 
 def test_fewer_digits_than_the_golden_has_are_named_as_the_cause(native: Lab) -> None:
@@ -268,9 +250,6 @@ def test_a_failure_without_a_known_cause_names_what_was_not_compared(lab: Lab, m
     [line] = lab.check_one().differs
     assert line.startswith("unknown: packages, ")
     assert line.endswith("; code files, data and environment variables were not compared")
-
-
-# ---------------------------------------------------------------- metrics that are logged now and then
 
 
 def use_rare_metric(lab: Lab) -> None:

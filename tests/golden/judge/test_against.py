@@ -25,21 +25,7 @@ def single(value: float) -> float:
     return float(found)
 
 
-def test_the_digits_of_a_column() -> None:
-    for values, digits in (
-        ([10.85678, 10.8729, 9.5], Digits(5)),
-        ([10.123456789012345, 2.0], Digits()),
-        ([single(10.1), single(0.003)], Digits(is_single=True)),
-        ([1654.0, 1700.0], Digits()),  # counts are not rounded
-        ([1.5e-05, 2.25e-05], Digits(7)),
-        ([1e300, 0.125], Digits(3)),
-        ([1e-05, 2e-05], Digits()),  # these were set, not rounded
-        ([0.5, 0.25], Digits()),
-    ):
-        assert find_digits(values) == digits
-
-
-def test_equality_at_the_digits_of_the_coarser_side() -> None:
+def test_equality_at_the_digits_of_the_coarser_side_but_not_of_a_learning_rate() -> None:
     for golden, run, kind in (
         ([2.51, 2.25], [2.5149, 2.2451], "PASS"),
         ([2.5149, 2.2451], [2.51, 2.25], "PASS"),
@@ -54,18 +40,17 @@ def test_equality_at_the_digits_of_the_coarser_side() -> None:
         ([single(2.1), single(2.3)], [2.1000005, 2.3], "CHANGED"),
     ):
         assert judge("digits", [golden], run).kind == kind
-
-
-def test_without_noise_a_tolerance_is_all_there_is() -> None:
-    cases = ((1.04, 0.05, "PASS"), (1.05, 0.05, "PASS"), (1.06, 0.05, "CHANGED"), (0.94, 0.05, "CHANGED"))
-    for scale, tolerance, kind in (*cases, (1.04, None, "CHANGED")):
-        verdict = judge("digits", [[2.0, 1.0]], [2.0 * scale, 1.0 * scale], tolerance)
-        assert verdict.kind == kind
-        assert "noise unknown" in verdict.findings[0].message
-    assert judge("digits", [[2.0, 1.0, 0.5]], [2.0, 1.1, 0.5], 0.05).kind == "CHANGED", "one value is enough"
-
-
-def test_a_learning_rate_is_compared_as_it_is() -> None:
+    for values, digits in (
+        ([10.85678, 10.8729, 9.5], Digits(5)),
+        ([10.123456789012345, 2.0], Digits()),
+        ([single(10.1), single(0.003)], Digits(is_single=True)),
+        ([1654.0, 1700.0], Digits()),  # counts are not rounded
+        ([1.5e-05, 2.25e-05], Digits(7)),
+        ([1e300, 0.125], Digits(3)),
+        ([1e-05, 2e-05], Digits()),  # these were set, not rounded
+        ([0.5, 0.25], Digits()),
+    ):
+        assert find_digits(values) == digits
     steps = (1, 2)
     for golden, run in (((1e-05, 2e-05), (1.4e-05, 2e-05)), ((1.5e-05, 2.25e-05), (1.5e-05, 2.253e-05))):
         segment = Segment(1, "", {"lr": {"": (Track(steps, golden),)}})
@@ -73,7 +58,13 @@ def test_a_learning_rate_is_compared_as_it_is() -> None:
         assert verdict.kind is VerdictKind.CHANGED
 
 
-def test_with_noise_what_is_outside_fails() -> None:
+def test_without_noise_a_tolerance_is_all_there_is_and_with_noise_what_is_outside_fails() -> None:
+    cases = ((1.04, 0.05, "PASS"), (1.05, 0.05, "PASS"), (1.06, 0.05, "CHANGED"), (0.94, 0.05, "CHANGED"))
+    for scale, tolerance, kind in (*cases, (1.04, None, "CHANGED")):
+        verdict = judge("digits", [[2.0, 1.0]], [2.0 * scale, 1.0 * scale], tolerance)
+        assert verdict.kind == kind
+        assert "noise unknown" in verdict.findings[0].message
+    assert judge("digits", [[2.0, 1.0, 0.5]], [2.0, 1.1, 0.5], 0.05).kind == "CHANGED", "one value is enough"
     rng = random.Random(7)
     curves = [[(3 - step / 50) * (1 + 1e-3 * rng.gauss(0, 1)) for step in range(60)] for _ in range(6)]
     cases = ((1.0, None, "PASS"), (1.0003, None, "PASS"), (1.1, None, "FAIL"), (0.9, None, "FAIL"))
@@ -100,13 +91,19 @@ def test_a_bias_below_the_noise_of_the_steps_is_found(
         assert "in the mean of steps 1 to 200: a bias, beyond the noise of 3 goldens" in verdict.findings[0].message
 
 
-def test_goldens_that_keep_an_offset_show_no_bias() -> None:
+def test_goldens_that_keep_an_offset_show_no_bias_and_a_level_is_a_median() -> None:
     """Each run is off by 20% as a whole: 200 steps show no more than one step."""
     rng = random.Random(4)
     curves = [
         [offset * (3 - step / 100) for step in range(200)] for offset in [1 + 0.2 * rng.random() for _ in range(6)]
     ]
     assert judge("noise", curves[:-1], [1.1 * value for value in curves[-1]]).kind == "PASS"
+    golden = [9.0, 1.0, 1.0, 1.0, 1.0]
+    assert judge("level", [golden], [30.0, 1.0, 1.1, 1.1, 1.1], 0.2).kind is VerdictKind.PASS
+    assert judge("level", [golden], [9.0, 1.5, 1.5, 1.5, 1.5], 0.2).kind is VerdictKind.CHANGED
+    assert judge("level", [golden, golden], [9.0, 1.5, 1.5, 1.5, 1.5], 0.2).kind is VerdictKind.FAIL
+    assert judge("level", [golden, [1.6] * 5], [1.55] * 5, 0.1).kind is VerdictKind.PASS  # as far as the goldens differ
+    assert judge("level", [golden], [1000.0] * 5, 0.2).kind is VerdictKind.ERROR  # the check has another unit
 
 
 def test_goldens_of_five_decimals_against_full_numbers_are_no_change() -> None:
@@ -130,15 +127,6 @@ def test_a_value_that_was_set_has_no_last_digit_that_may_differ(metric: str, gol
     segment = Segment(1, "", {metric: {"": (tracks[0],) * 5}})
     kinds = [judge_segment(Rule(metric, "noise"), segment, [{metric: {"": each}}]).kind for each in tracks]
     assert kinds == ["PASS", "FAIL", "FAIL", "FAIL"]
-
-
-def test_a_level_is_a_median() -> None:
-    golden = [9.0, 1.0, 1.0, 1.0, 1.0]
-    assert judge("level", [golden], [30.0, 1.0, 1.1, 1.1, 1.1], 0.2).kind is VerdictKind.PASS
-    assert judge("level", [golden], [9.0, 1.5, 1.5, 1.5, 1.5], 0.2).kind is VerdictKind.CHANGED
-    assert judge("level", [golden, golden], [9.0, 1.5, 1.5, 1.5, 1.5], 0.2).kind is VerdictKind.FAIL
-    assert judge("level", [golden, [1.6] * 5], [1.55] * 5, 0.1).kind is VerdictKind.PASS  # as far as the goldens differ
-    assert judge("level", [golden], [1000.0] * 5, 0.2).kind is VerdictKind.ERROR  # the check has another unit
 
 
 @pytest.mark.parametrize("kind", ["digits", "noise", "level"])

@@ -37,28 +37,19 @@ def noisy(rng: np.random.Generator, runs: int, noise: float, factor: float = 1.0
     return (np.array(BASE) * factor * (1 + noise * rng.normal(size=(runs, len(BASE))))).tolist()
 
 
-def test_equal_bit_for_bit_is_exactly_nothing() -> None:
+def test_without_noise_what_is_not_equal_bit_for_bit_moved_also_together() -> None:
     assert measure(TWO, aa=[BASE], ba=[BASE]) == MetricShift("equal", level=pytest.approx(sum(BASE) / 60))
     almost = [*BASE[:-1], math.nextafter(BASE[-1], 9)]
     assert measure(TWO, aa=[BASE, BASE], ba=[almost, almost]).kind == "moved"
     assert measure(TWO, aa=[[0.0] * 60] * 2, ba=[[-0.0] * 60] * 2).kind == "moved", "the bits count"
-
-
-def test_what_cancels_in_the_mean_is_moved_all_the_same() -> None:
     other = [*BASE[:2], BASE[2] + 0.5, BASE[3] - 0.5, *BASE[4:]]
     shift = measure(TWO, aa=[BASE, BASE], ba=[other, other])
     assert (shift.kind, shift.step) == ("moved", 3)
     assert shift.effect == pytest.approx(0, abs=1e-15)
     assert shift.largest == pytest.approx(0.5)
-
-
-def test_one_run_of_each_shows_no_noise() -> None:
     assert measure(TWO, aa=[BASE], ba=[scaled(1.1)]).kind == "noise unknown"
     assert measure(TWO, aa=[BASE, BASE], ba=[scaled(1.1)]).kind == "moved", "the old one repeats itself"
     assert measure(TWO, aa=[BASE], ab=[BASE], ba=[scaled(1.1)], bb=[scaled(1.1)]).kind == "moved"
-
-
-def test_the_interaction() -> None:
     pairs = {"aa": [BASE], "ba": [BASE], "ab": [scaled(1.1)], "bb": [scaled(1.1)]}
     assert measure(FOUR, **pairs).kind == "equal"
     added = {"aa": 0.0, "ab": 0.1, "ba": 0.3, "bb": 0.4}
@@ -78,9 +69,6 @@ def test_noise_is_compared_with_the_repeats() -> None:
     assert abs(shift.effect) < shift.reach < 0.5
     assert abs(shift.effect) / shift.level < shift.bound
     assert measure(TWO, **{**cells, "ba": noisy(rng, 2, 0.01, 1.1)}).kind == "moved"
-
-
-def test_a_window_alone_is_found_in_the_noise() -> None:
     rng = np.random.default_rng(5)
     other = [[*row[:50], *(1.2 * value for value in row[50:])] for row in noisy(rng, 4, 0.001)]
     assert measure(TWO, aa=noisy(rng, 4, 0.001), ba=other).kind == "moved"
@@ -97,7 +85,7 @@ def test_equal_cells_are_rarely_called_moved() -> None:
     assert 0 < found["unequal"] <= 6
 
 
-def test_two_goldens() -> None:
+def test_two_goldens_and_what_a_rule_takes_for_nothing() -> None:
     before, after = Golden("t", (segment([BASE] * 2),)), Golden("t", (segment([scaled(1.01)]),))
     shifts = measure_shifts(before, after, [Rule("loss"), Rule("lr")])
     assert list(shifts) == ["loss"]
@@ -105,8 +93,5 @@ def test_two_goldens() -> None:
     other = Golden("t", (segment([BASE] * 2, start=9),))
     assert measure_shifts(before, other, [Rule("loss")]) == {}, "other segments"
     assert measure_shifts(Golden("t", ()), after, [Rule("loss")]) == {}
-
-
-def test_what_a_rule_takes_for_nothing() -> None:
     rules = (Rule("loss", "exact"), Rule("loss", "margin", operator="<=", margin=0.1), Rule("loss", delta=0.02))
     assert [find_allowed(rule) for rule in rules] == [0.0, 0.1, 0.02]

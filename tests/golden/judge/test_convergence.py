@@ -36,33 +36,23 @@ def golden(rng):
     return Golden("t", (two_metrics(rng, 0), two_metrics(rng, 100), two_metrics(rng, 200)))
 
 
-# ---------------------------------------------------------------- all rules of a segment
-
-
-def test_a_good_segment_passes(rng, golden):
+def test_a_good_segment_passes_and_one_without_checks_or_rules_does_not(rng, golden):
     verdict = judge_rules(RULES, golden.segments[0], [check(rng)], peers=count_peers(RULES, golden))
     assert verdict.kind is PASS
     assert verdict.comparisons == 2 * 300
     assert len(verdict.findings) == 2
-
-
-def test_every_failure_is_reported_not_only_the_first(rng, golden):
-    verdict = judge_rules(RULES, golden.segments[0], [check(rng, loss=0.05, grad_norm=1.0)])
-    failed = [finding.subject for finding in verdict.findings if finding.kind is FAIL]
-    assert failed == ["segment at 0: loss", "segment at 0: grad_norm"]
-    kinds = [judge_rules(RULES, golden.segments[0], [check(rng, **bad)]).kind for bad in ({}, {"grad_norm": 1.0})]
-    assert kinds == [PASS, FAIL]
-
-
-def test_without_checks_or_rules_there_is_an_error(rng, golden):
     verdict = judge_rules(RULES, golden.segments[0], [])
     assert (verdict.kind, len(verdict.findings)) == (ERROR, 2)
     assert judge_rules((), golden.segments[0], [check(rng)]).kind is ERROR
     assert judge_segment(Rule("loss", "guess"), segment(falling()), [run(falling())]).kind is ERROR
 
 
-def test_a_run_stopped_for_one_metric_is_a_failure_of_the_segment(rng, golden):
-    """The other metric was good so far; its missing steps are not an error, since the run was ended on purpose."""
+def test_every_failure_is_reported_also_of_a_run_that_was_stopped_for_one_metric(rng, golden):
+    verdict = judge_rules(RULES, golden.segments[0], [check(rng, loss=0.05, grad_norm=1.0)])
+    failed = [finding.subject for finding in verdict.findings if finding.kind is FAIL]
+    assert failed == ["segment at 0: loss", "segment at 0: grad_norm"]
+    kinds = [judge_rules(RULES, golden.segments[0], [check(rng, **bad)]).kind for bad in ({}, {"grad_norm": 1.0})]
+    assert kinds == [PASS, FAIL]
     stopped = {
         "loss": {"": track(noisy(rng, 1, effect=0.05)[0][:50])},
         "grad_norm": {"": track(noisy(rng, 1)[0][:50])},
@@ -78,9 +68,6 @@ def test_alpha_is_shared_by_what_is_judged_by_statistics(golden):
     assert count_peers((*RULES, exact, fixed), golden) == 6
     assert count_peers((exact,), golden) == 1
     assert count_peers(RULES, Golden("t", ())) == 1
-
-
-# ---------------------------------------------------------------- early stop
 
 
 def watch(rule, golden, values, every=25, **more):
@@ -130,32 +117,26 @@ def test_what_is_not_finite_stops_at_once(rng, kind):
         assert (found.kind, found.step) == (FAIL, 104)
 
 
-def test_a_fixed_margin_stops_at_the_first_failing_step(rng):
+def test_a_fixed_margin_stops_at_the_first_failing_step_and_other_seeds_at_a_window(rng):
     golden = segment(falling())
     rule = Rule("loss", "margin", operator="<=", margin=0.2)
     values = falling() * np.where(np.arange(300) < 60, 1.0, 1.3)
     step, found = watch(rule, golden, values, every=1)
     assert (step, found.step) == (161, 161)
     assert watch(rule, golden, falling())[0] is None
-
-
-def test_other_seeds_stop_at_a_failing_window(rng):
     golden = segment(*noisy(rng, 10, step=0.02))
     rule = Rule("loss", "unmatched")
     assert watch(rule, golden, noisy(rng, 1, step=0.02, effect=0.2)[0])[0] == 150
     assert watch(rule, golden, noisy(rng, 1, step=0.02)[0])[0] is None
 
 
-def test_earlier_checks_count(rng):
+def test_earlier_checks_count_and_little_or_odd_data_stops_nothing(rng):
     golden = segment(*noisy(rng, 5, step=0.02))
     values = noisy(rng, 3, step=0.02, effect=0.013)
     alone = watch(Rule("loss"), golden, values[2])[0] or math.inf
     together = watch(Rule("loss"), golden, values[2], earlier=[run(values[0]), run(values[1])])[0] or math.inf
     assert together <= alone
     assert together < math.inf
-
-
-def test_little_or_odd_data_stops_nothing(rng):
     golden = segment(*noisy(rng, 5))
     for steps in ((), (101,), (102, 101), (999,)):
         assert judge_so_far(Rule("loss"), golden, Track(steps, (1.0,) * len(steps))) is None

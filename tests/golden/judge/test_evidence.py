@@ -34,10 +34,7 @@ def golden(rules=(), steps=60, **metrics):
     return Golden("demo", (Segment(START, "ckpt", tracks),), steps_per_segment=steps, provenance=origin)
 
 
-# ---------------------------------------------------------------- recorded and not judged
-
-
-def test_what_was_judged_when_it_was_recorded_is_missed():
+def test_what_was_judged_when_it_was_recorded_is_missed_and_damaged_rules_are_reported():
     found = golden([LOSS, ACC], loss=[2, 1], acc=[0, 1], lr=[1, 1])
     assert find_unjudged([LOSS, ACC], found) == []
     assert find_unjudged([LOSS], found) == ["acc"]
@@ -55,6 +52,9 @@ def test_what_was_judged_when_it_was_recorded_is_missed():
     with pytest.raises(NotFoundError, match="no metric named 'los'") as caught:
         choose_rules([BOTH], found, ["los"])
     assert "loss" in str(caught.value.hint)
+    found = replace(golden(loss=[2, 1]), provenance={"rules": {"loss": {"rule": 5, "delta": "much"}}})
+    with pytest.raises(FormatError, match="damaged"):
+        find_looser([LOSS], found)
 
 
 MARGIN = Rule("loss", "margin", operator="==", margin=0.1)
@@ -65,6 +65,7 @@ MARGIN = Rule("loss", "margin", operator="==", margin=0.1)
     [
         (LOSS, Rule("loss", delta=0.05), "the delta of loss grows from 0.005 to 0.05"),
         (LOSS, Rule("loss", alpha=0.4), "the alpha of loss grows from 0.01 to 0.4"),
+        (LOSS, Rule("loss", alpha=0.001), "the alpha of loss falls from 0.01 to 0.001"),
         (LOSS, Rule("loss", window=60), "the window of loss grows from 10 to 60 steps"),
         (LOSS, Rule("loss", direction="max"), "the direction of loss is max instead of min"),
         (Rule("grad_norm"), Rule("grad_norm", direction="min"), "the direction of grad_norm is min instead of both"),
@@ -93,20 +94,11 @@ def test_a_rule_that_accepts_more_than_the_recorded_one_is_found(before, now, wo
     assert [text.startswith(words) for text in found] == [True] * bool(words), found
 
 
-def test_damaged_rules_are_reported_as_such():
-    found = replace(golden(loss=[2, 1]), provenance={"rules": {"loss": {"rule": 5, "delta": "much"}}})
-    with pytest.raises(FormatError, match="damaged"):
-        find_looser([LOSS], found)
-
-
-# ---------------------------------------------------------------- trainings that do not train
-
-
 def check(**metrics):
     return [[{metric: {"": track(values)} for metric, values in metrics.items()}]]
 
 
-def test_two_models_that_do_not_train_agree_and_show_nothing():
+def test_what_stands_still_in_the_golden_or_the_check_is_named_whatever_its_name():
     still = golden(loss=[2.3] * 5, acc=[0.1] * 5)
     (text,) = find_dead(still, check(loss=[2.3] * 5))
     assert text == "loss is 2.3 at every step of the golden and the check: nothing shows that it trains"
@@ -119,9 +111,6 @@ def test_two_models_that_do_not_train_agree_and_show_nothing():
     assert len(find_dead(golden(loss=[2.3] * 2))) == 1
     assert find_dead(golden(loss=[2.3])) == [], "one value is no curve"
     assert find_dead(golden(loss=[2.5, 2.4, 2.3], eval_loss=[2.3] * 4)) == [], "few may be equal by chance"
-
-
-def test_metrics_of_any_name_that_stand_still_are_no_pass():
     still = golden(ce=[0.7] * 6, lr=[5, 4, 3, 2, 1, 0], tokens_per_sec=[1, 2, 3, 1, 2, 3])
     assert find_dead(still, check(ce=[0.7] * 6))[0].startswith("ce is 0.7 at every step")
     odd = golden(quality=[0.7] * 6, lr=[5, 4, 3, 2, 1, 0])
@@ -133,17 +122,22 @@ def test_metrics_of_any_name_that_stand_still_are_no_pass():
     assert find_dead(golden(quality=[0.7] * 6, token_accuracy=[0.1, 0.2])) == []
     assert find_dead(golden(lr=[1e-3] * 9)) == [], "nothing that is computed was recorded"
     assert find_dead(golden(loss=[2, 1], gnorm=[0] * 5))[0].startswith("gnorm is 0 at every step")
+    moving, still = golden(loss=[2.0, 1.8, 1.9, 1.7, 1.6], grad_norm=[1.0, 0.9, 0.8, 0.7, 0.6]), [0.5] * 5
+    (text,) = find_dead(moving, [[{"loss": {"": track(still)}}]])
+    assert text == "loss is 0.5 at every step of the check, and not in the golden: nothing shows that it trains"
+    assert find_dead(moving, [[{"grad_norm": {"": track(still)}}]]) == [], "it is clipped"
+    assert len(find_dead(moving, [[{"grad_norm": {"": track([0.0] * 5)}}]])) == 1
+    assert find_dead(moving, [[{"loss": {"": track([])}}]]) == [], "a check without a value at the golden's steps"
+    late = golden(loss=[0.01, 0.0, 0.0, 0.01, 0.0])
+    assert find_dead(late, [[{"loss": {"": Track(tuple(range(5)), (0.0,) * 5, ("0.00",) * 5)}}]]) == [], "rounded"
 
 
-def test_a_gradient_norm_of_0_shows_that_nothing_trains():
+def test_a_gradient_norm_of_0_shows_that_nothing_trains_and_other_constants_do_not():
     found = golden(loss=[2.3, 2.2, 2.4], grad_norm=[0] * 5)
     (text,) = find_dead(found, check(grad_norm=[0] * 5))
     assert text.startswith("grad_norm is 0 at every step")
     assert find_dead(golden(grad_norm=[1] * 5)) == [], "a clipped norm may be constant"
     assert find_dead(golden(grad_norm=[3, 2, 1], grad_norm_frozen=[0] * 5)) == []
-
-
-def test_constants_that_are_no_sign_of_death():
     assert find_dead(golden(loss=[2, 1], lr=[1e-3] * 9, acc=[1.0] * 9, loss_scale=[65536.0] * 9, batch=[8.0] * 9)) == []
     assert find_dead(golden(loss=[3, 2, 1], z_loss=[0] * 5)) == [], "a part that is switched off"
     assert find_dead(golden(loss={"all": [3, 2, 1], "aux": [0] * 5})) == []
@@ -164,10 +158,7 @@ def test_segments_are_looked_at_alone_and_together():
     assert find_dead(build((3.0, 2.0, 1.0), (0.0,) * 5)) == [], "it has learnt all there is"
 
 
-# ---------------------------------------------------------------- steps
-
-
-def test_a_run_that_logs_steps_before_its_checkpoint_did_not_begin_there():
+def test_steps_before_the_checkpoint_and_steps_that_no_segment_has_are_named():
     (segment,) = golden(loss=[3, 2, 1]).segments  # steps 101 to 103, after 100
     assert find_early_step(segment, {101, 102, 103}) is None
     assert find_early_step(segment, {1, 50, 101, 102, 103}) == 1
@@ -177,8 +168,6 @@ def test_a_run_that_logs_steps_before_its_checkpoint_did_not_begin_there():
     from_scratch = Segment(0, "", {"loss": {"": (Track((0, 1), (2.0, 1.0)),)}})
     assert find_early_step(from_scratch, {0, 1}, False) is None
 
-
-def test_steps_that_no_segment_has_are_named():
     def build(*spans, every=1):
         segments = []
         for first, last in spans:
@@ -190,17 +179,6 @@ def test_steps_that_no_segment_has_are_named():
     assert find_uncovered(build((1, 50), (51, 100))) == ["after 100"]
     assert find_uncovered(build((10, 50), (60, 100), every=10)) == ["after 100"]
     assert find_uncovered(Golden("demo", ())) == []
-
-
-def test_a_check_that_stands_still_is_named_where_the_golden_moves():
-    moving, still = golden(loss=[2.0, 1.8, 1.9, 1.7, 1.6], grad_norm=[1.0, 0.9, 0.8, 0.7, 0.6]), [0.5] * 5
-    (text,) = find_dead(moving, [[{"loss": {"": track(still)}}]])
-    assert text == "loss is 0.5 at every step of the check, and not in the golden: nothing shows that it trains"
-    assert find_dead(moving, [[{"grad_norm": {"": track(still)}}]]) == [], "it is clipped"
-    assert len(find_dead(moving, [[{"grad_norm": {"": track([0.0] * 5)}}]])) == 1
-    assert find_dead(moving, [[{"loss": {"": track([])}}]]) == [], "a check without a value at the golden's steps"
-    late = golden(loss=[0.01, 0.0, 0.0, 0.01, 0.0])
-    assert find_dead(late, [[{"loss": {"": Track(tuple(range(5)), (0.0,) * 5, ("0.00",) * 5)}}]]) == [], "rounded"
 
 
 def test_other_seeds_that_change_nothing_are_named():

@@ -40,9 +40,6 @@ def measure(replicas, rule=None):
     return noise
 
 
-# ---------------------------------------------------------------- the figures
-
-
 def test_the_noise_is_the_one_that_was_put_in(rng):
     noise = measure(noisy(rng, 200, step=0.01, whole=0.002))
     assert noise.per_step == pytest.approx(math.hypot(0.01, 0.002), rel=0.1)
@@ -79,13 +76,7 @@ def test_what_is_called_detectable_is_found_and_the_suggested_delta_lets_good_ru
     assert judge_segment(below, segment(*golden), best).kind is VerdictKind.INCONCLUSIVE
 
 
-def test_goldens_without_noise_are_left_out():
-    single, none, uneven, bad = segment([1.0, 2.0]), segment(), segment([1.0, 2.0], [1.0]), segment([1.0], [math.nan])
-    for golden in (single, none, uneven, bad, Segment(100, "c", {})):
-        assert measure_noise(Rule("loss"), golden) == ()
-
-
-def test_every_segment_metric_and_label_is_measured(rng):
+def test_every_segment_metric_and_label_with_noise_is_measured(rng):
     loud = {"loss": {"a": tuple(map(track, noisy(rng, 3, step=0.01))), "b": tuple(map(track, noisy(rng, 3)))}}
     calm = {"loss": {"a": tuple(map(track, noisy(rng, 3))), "b": tuple(map(track, noisy(rng, 3)))}}
     golden = Golden("t", (Segment(0, "c", calm), Segment(100, "c", loud)))
@@ -97,12 +88,12 @@ def test_every_segment_metric_and_label_is_measured(rng):
         ("segment at 100: loss b", "b"),
     ]
     assert summarise_noise(noises) == {"loss": noises[2].per_window}
+    single, none, uneven, bad = segment([1.0, 2.0]), segment(), segment([1.0, 2.0], [1.0]), segment([1.0], [math.nan])
+    for golden in (single, none, uneven, bad, Segment(100, "c", {})):
+        assert measure_noise(Rule("loss"), golden) == ()
 
 
-# ---------------------------------------------------------------- rules that ask for too much
-
-
-def test_a_delta_below_the_noise_is_found(rng):
+def test_a_delta_or_margin_below_the_noise_is_found(rng):
     noise = measure(noisy(rng, 5, step=0.05))
     finding = check_margin(Rule("loss", delta=0.0001), noise)
     assert finding.kind is VerdictKind.ERROR
@@ -113,9 +104,6 @@ def test_a_delta_below_the_noise_is_found(rng):
     narrow, other = Rule("loss", delta=0.0001), Rule("acc", delta=0.0001)
     assert find_refusals([narrow, other], [noise]) == [(narrow, check_margin(narrow, noise))]
     assert find_refusals([Rule("loss", delta=noise.suggested_delta), other], [noise]) == []
-
-
-def test_a_margin_below_the_noise_is_found(rng):
     noise, quiet = measure(noisy(rng, 5, step=0.02)), measure([falling()] * 3)
     for operator in ("==", "<=", ">="):
         narrow, wide = (Rule("loss", "margin", operator=operator, margin=margin) for margin in (0.05, 0.2))
@@ -135,15 +123,7 @@ def test_rounding_up_never_falls_below(value):
     assert {each: round_up(each) for each in known} == known
 
 
-def test_replicas_that_are_all_equal_are_distinguished_from_those_that_are_not(rng):
-    rules = [Rule("loss")]
-    assert find_equal(rules, Golden("t", (segment(falling(), falling()),)))
-    assert not find_equal(rules, Golden("t", (segment(falling()),)))
-    assert not find_equal(rules, Golden("t", (segment(falling(), falling()), segment(*noisy(rng, 2)))))
-    assert not find_equal([Rule("loss", "exact")], Golden("t", (segment(falling(), falling()),)))
-
-
-def test_a_variant_that_changes_nothing_or_fails_by_itself_is_named():
+def test_variants_that_change_nothing_or_fail_and_equal_replicas_are_named(rng):
     variants = {"idle": run(falling()), "near": run(falling() * 1.003), "far": run(falling() * 1.03)}
     golden = Golden("t", (replace(segment(falling(), falling()), variants=variants),))
     assert find_idle_variants([Rule("loss")], golden) == ["idle"]
@@ -151,6 +131,11 @@ def test_a_variant_that_changes_nothing_or_fails_by_itself_is_named():
     assert text.startswith("the variant far is beyond delta, and a check like it fails (segment at ")
     assert "loss: +3% in steps" in text
     assert not find_far_variants([Rule("loss", delta=0.1)], golden)
+    rules = [Rule("loss")]
+    assert find_equal(rules, Golden("t", (segment(falling(), falling()),)))
+    assert not find_equal(rules, Golden("t", (segment(falling()),)))
+    assert not find_equal(rules, Golden("t", (segment(falling(), falling()), segment(*noisy(rng, 2)))))
+    assert not find_equal([Rule("loss", "exact")], Golden("t", (segment(falling(), falling()),)))
 
 
 def test_what_is_called_outside_is_where_a_change_begins(rng):
@@ -180,27 +165,12 @@ def golden(level=1.0, starts=(100, 200), replicas=3, rules=None, **changes):
     return Golden("t", segments, **fields)
 
 
-def test_drift_is_the_relative_change_of_each_metric():
+def test_drift_is_the_relative_change_of_each_metric_and_creep_that_of_many_rebases():
     drift = measure_drift(measure_levels(golden(2.0)), measure_levels(golden(2.1)))
     assert drift == {"loss": pytest.approx(0.05), "acc top": pytest.approx(0.05)}
     assert measure_drift(measure_levels(golden(1.0, (100,))), measure_levels(golden(2.0, (300,)))) == {}
     both = measure_drift(measure_levels(golden(1.0, (100, 200))), measure_levels(golden(2.0, (200, 300))))
     assert both["loss"] == pytest.approx(1.0), "the segments that both have"
-
-
-@given(st.lists(st.floats(0.98, 1.02), min_size=1, max_size=8))
-def test_small_steps_add_up_to_what_the_ends_show(steps):
-    first = level = 3.0
-    total = 1.0
-    for step in steps:
-        effect = measure_drift(measure_levels(golden(level)), measure_levels(golden(level * step)))["loss"]
-        total *= 1 + effect
-        level *= step
-    since_first = measure_drift(measure_levels(golden(first)), measure_levels(golden(level)))["loss"]
-    assert total - 1 == pytest.approx(since_first, abs=1e-9)
-
-
-def test_creep_is_what_many_rebases_add_up_to():
     assert find_creep({"loss": 0.03}, [Rule("loss")], 3) == [
         "loss has drifted by +3% since the first golden, in 3 rebases"
     ]
@@ -215,22 +185,17 @@ def change_segments(**changes):
 
 
 def test_everything_that_lets_more_through_is_reported():
-    tight, loose = (golden(rules=[Rule("loss", "margin", operator="<=", margin=margin)]) for margin in (0.05, 0.2))
     varied = change_segments(variants={"halves": {"loss": {"": Track((101, 102), (1.0, 1.0))}}})
     cut = change_segments(tracks={"loss": golden().segments[0].tracks["loss"]})
     for before, after, words in (
         (golden(), golden(noise={"loss": 0.005}), ["the noise of loss grows from 0.1% to 0.5%"]),
         (golden(), golden(rules=[Rule("loss", delta=0.02)]), ["the delta of loss grows from 0.005 to 0.02"]),
-        (golden(), golden(rules=[Rule("loss", alpha=0.001)]), ["the alpha of loss falls from 0.01 to 0.001"]),
         (golden(), golden(rules=[]), ["loss is not judged any more"]),
-        (golden(), golden(rules=[Rule("loss", "unmatched")]), ["loss is judged by unmatched instead of paired"]),
         (golden(), golden(starts=(100,)), ["there are 1 segments instead of 2"]),
         (golden(), golden(replicas=2), ["2 recordings of each segment instead of 3"]),
         (golden(), golden(steps_per_segment=20), ["segments have 20 steps instead of 50"]),
         (golden(), cut, ["acc is not recorded any more"]),
         (golden(), varied, ["the variant halves is new: its effect will pass"]),
-        (tight, loose, ["the margin of loss grows from 0.05 to 0.2"]),
-        (loose, tight, []),
         (varied, varied, []),
         (varied, golden(), []),
         (golden(), golden(1.5), []),

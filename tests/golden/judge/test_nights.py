@@ -40,9 +40,14 @@ def judge(nights: Sequence[Night]) -> tuple[Verdict, list[Move]]:
     return judge_nights(nights, RULES, find_change_points)
 
 
-def test_a_quiet_metric_passes() -> None:
+def test_what_is_quiet_or_went_back_passes_but_does_not_hide_the_last_nights() -> None:
     verdict, moves = judge(build_nights(shift((20, 2.0))))
     assert (verdict.kind, moves, verdict.comparisons) == (VerdictKind.PASS, [], 20)
+    verdict, moves = judge(build_nights(shift((12, 2.0), (8, 2.04), (10, 2.0))))
+    assert (verdict.kind, [each.state for each in moves]) == (VerdictKind.PASS, ["back", "back"])
+    verdict, _ = judge(build_nights(shift((18, 2.0), (2, 2.0)), failed=[18, 19]))
+    assert verdict.kind is VerdictKind.INCONCLUSIVE
+    assert "the last 2 nights did not pass" in verdict.findings[-1].message
 
 
 def test_a_lasting_change_is_named_with_its_size_its_night_and_what_else_changed() -> None:
@@ -73,12 +78,7 @@ def test_a_drift_that_no_night_began_is_named(way: int) -> None:
     assert worse is (VerdictKind.FAIL if way > 0 else VerdictKind.CHANGED)
 
 
-def test_the_direction_decides_what_is_worse() -> None:
-    for metric, kind in (("loss", "CHANGED"), ("reward", "FAIL")):
-        assert judge(build_nights(shift((12, 2.0), (8, 1.96)), metric, failed=[15]))[0].kind == kind
-
-
-def test_what_was_accepted_passes_until_it_moves_again() -> None:
+def test_what_was_accepted_passes_until_it_moves_again_and_the_direction_decides_what_is_worse() -> None:
     levels = shift((12, 2.0), (8, 2.04))
     nights = [replace(night, accepted="new data" if at == 14 else "") for at, night in enumerate(build_nights(levels))]
     verdict, (move,) = judge(nights)
@@ -87,17 +87,8 @@ def test_what_was_accepted_passes_until_it_moves_again() -> None:
     verdict, moves = judge([*nights, *more])
     assert verdict.kind is VerdictKind.CHANGED
     assert [each.state for each in moves] == ["accepted", "open"]
-
-
-def test_a_level_that_went_back_is_not_reported_as_moved() -> None:
-    verdict, moves = judge(build_nights(shift((12, 2.0), (8, 2.04), (10, 2.0))))
-    assert (verdict.kind, [each.state for each in moves]) == (VerdictKind.PASS, ["back", "back"])
-
-
-def test_the_last_nights_that_failed_are_not_hidden_by_the_quiet_ones() -> None:
-    verdict, _ = judge(build_nights(shift((18, 2.0), (2, 2.0)), failed=[18, 19]))
-    assert verdict.kind is VerdictKind.INCONCLUSIVE
-    assert "the last 2 nights did not pass" in verdict.findings[-1].message
+    for metric, kind in (("loss", "CHANGED"), ("reward", "FAIL")):
+        assert judge(build_nights(shift((12, 2.0), (8, 1.96)), metric, failed=[15]))[0].kind == kind
 
 
 def test_few_nights_and_nights_without_a_level_never_pass() -> None:
@@ -112,9 +103,6 @@ def test_few_nights_and_nights_without_a_level_never_pass() -> None:
     assert verdict.kind is VerdictKind.INCONCLUSIVE
     assert "no finite value is known of" in verdict.findings[0].message
     assert judge(build_nights([2.0] * 9))[0].kind is VerdictKind.PASS, "deterministic nights"
-
-
-# ---------------------------------------------------------------- levels
 
 
 def measure(golden: Sequence[float], *checks: Sequence[float], rule: Rule = RULES["loss"]) -> dict[str, float]:

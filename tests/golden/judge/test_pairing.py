@@ -111,7 +111,7 @@ def test_what_does_not_fit_never_passes(rule):
             assert finding.kind is FAIL, "it is reported once, and its window is not judged"
 
 
-def test_one_bad_label_fails_the_metric_and_a_rule_can_choose_its_labels():
+def test_labels_and_values_are_put_at_the_golden_s_steps_in_its_order_and_one_bad_label_fails():
     check = {"loss": {"MLM": track(VALUES), "NSP": track([9.0] * 6)}}
     verdict = judge_segment(RULES[3], TWO, [check])
     assert verdict.kind is FAIL
@@ -122,9 +122,6 @@ def test_one_bad_label_fails_the_metric_and_a_rule_can_choose_its_labels():
     verdict = judge_segment(rule, labelled("NSP"), [check_of("NSP")])
     assert verdict.kind is ERROR
     assert any("the golden has no label 'MLM'; it has 'NSP'" in found.message for found in verdict.findings)
-
-
-def test_values_are_put_at_the_golden_s_steps_and_labels_in_its_order():
     check = Track((99, 102, 106, 110), (9.0, 1.5, 0.9, 9.0), ("9", "1.50", "0.90", "9"))
     pair = line_up(RULES[0], GOLDEN, "", [run(check)])
     (aligned,) = pair.checks

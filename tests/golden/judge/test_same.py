@@ -41,7 +41,7 @@ def test_harmless_configurations_agree_and_biased_ones_do_not_in_either_directio
     assert missed <= (10 if keep and count == 60 else 4)
 
 
-def test_beyond_delta_is_fail_and_below_it_changed() -> None:
+def test_beyond_delta_is_fail_below_it_changed_and_differences_of_both_signs_agree() -> None:
     recordings = list(noisy(np.random.default_rng(1), 5, step=1e-4))
     small, large = (judge(recordings, recordings[0] * (1 + effect)) for effect in (-0.002, -0.02))
     assert (small.kind, large.kind) == (VerdictKind.CHANGED, VerdictKind.FAIL)
@@ -52,19 +52,6 @@ def test_beyond_delta_is_fail_and_below_it_changed() -> None:
     assert found.step == START + 1
     assert "more than 0.5%\noutside the noise of 5 recordings" in found.message
     assert judge(recordings, recordings[0] * 0.98, rule=replace(SAME, delta=0.05)).kind is VerdictKind.CHANGED
-
-
-def test_a_single_bad_window_is_found() -> None:
-    recordings = list(noisy(np.random.default_rng(2), 5, step=1e-3))
-    bad = noisy(np.random.default_rng(3), 1, step=1e-3)[0]
-    bad[200:250] *= 1.01
-    (found,) = judge(recordings, bad).findings
-    assert found.kind is VerdictKind.FAIL
-    assert found.stretches[-1] == (START + 201, START + 250)
-
-
-def test_differences_of_both_signs_agree_where_the_paired_rule_sees_a_change() -> None:
-    """Replicas are equal bit for bit, and the other configuration draws other dropout, for example."""
     one = falling(300)
     other = one * (1 + 1e-5 * np.where(np.arange(300) % 2, 1, -1) * 20)
     assert judge([one, one], other).kind is VerdictKind.PASS
@@ -73,44 +60,23 @@ def test_differences_of_both_signs_agree_where_the_paired_rule_sees_a_change() -
     assert judge([one, one], one * 1.01).kind is VerdictKind.FAIL
 
 
-def test_what_variants_show_is_harmless_up_to_delta() -> None:
+def test_a_single_bad_window_and_a_few_bad_values_are_found() -> None:
+    recordings = list(noisy(np.random.default_rng(2), 5, step=1e-3))
+    bad = noisy(np.random.default_rng(3), 1, step=1e-3)[0]
+    bad[200:250] *= 1.01
+    (found,) = judge(recordings, bad).findings
+    assert found.kind is VerdictKind.FAIL
+    assert found.stretches[-1] == (START + 201, START + 250)
+    golden = Segment(0, "", {"loss": {"": (track([1.0]), track([1.0001]), track([0.9999]))}})
+    assert judge_segment(SAME, golden, [run([3.0])]).kind is VerdictKind.FAIL
+    assert judge_segment(SAME, golden, [run([1.00005])]).kind is VerdictKind.PASS
+
+
+def test_what_variants_show_is_harmless_up_to_delta_and_a_reward_is_judged_by_its_size() -> None:
     one = falling(300)
     moved = replace(segment(one, one), variants={"v": {"loss": {"": track(one * 1.001)}}})
     kinds = [judge_segment(SAME, moved, [run(one * factor)]).kind for factor in (1.003, 1.02)]
     assert kinds == [VerdictKind.PASS, VerdictKind.FAIL]
-
-
-def test_too_much_noise_is_not_agreement() -> None:
-    """Two recordings that keep an offset of some percent do not show that a difference of 0.5% is absent."""
-    rows = noisy(np.random.default_rng(4), 3, step=1e-4, whole=0.03)
-    assert judge(rows[:2], rows[2]).kind is VerdictKind.INCONCLUSIVE
-    assert judge(rows[:1], rows[2]).kind is VerdictKind.INCONCLUSIVE
-
-
-def test_equal_bit_for_bit_is_the_strongest_agreement() -> None:
-    (found,) = judge([falling(30)], falling(30)).findings
-    assert (found.kind, found.effect) == (VerdictKind.PASS, 0.0)
-    assert "equal bit for bit" in found.message
-
-
-@pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_values_that_are_not_finite_fail(value: float) -> None:
-    bad = falling(30)
-    bad[7] = value
-    assert judge([falling(30)] * 2, bad).kind is VerdictKind.FAIL
-
-
-def test_other_steps_no_steps_and_no_metric_are_errors() -> None:
-    golden = segment(falling(30), falling(30))
-    half = {"loss": {"": track(falling(15))}}
-    other = {"loss": {"": track(falling(3), every=1000)}}
-    for check in (half, other, {"accuracy": {"": track(falling(30))}}, {}):
-        assert judge_segment(SAME, golden, [check]).kind is VerdictKind.ERROR
-    assert judge_segment(SAME, golden, []).kind is VerdictKind.ERROR
-    assert judge_segment(replace(SAME, alpha=0.9), golden, [run(falling(30) * 1.1)]).kind is VerdictKind.ERROR
-
-
-def test_a_reward_that_goes_through_zero_is_judged_by_its_size() -> None:
     rng, base = np.random.default_rng(6), np.linspace(-1, 1, 120)
     rows = base + rng.normal(0, 1e-3, (6, 120))
     rule = Rule("reward", "same", delta=0.01)
@@ -119,10 +85,28 @@ def test_a_reward_that_goes_through_zero_is_judged_by_its_size() -> None:
     assert kinds == [VerdictKind.PASS, VerdictKind.FAIL, VerdictKind.FAIL]
 
 
-def test_few_values_are_judged_too() -> None:
-    golden = Segment(0, "", {"loss": {"": (track([1.0]), track([1.0001]), track([0.9999]))}})
-    assert judge_segment(SAME, golden, [run([3.0])]).kind is VerdictKind.FAIL
-    assert judge_segment(SAME, golden, [run([1.00005])]).kind is VerdictKind.PASS
+def test_too_much_noise_is_not_agreement_and_equal_bit_for_bit_is_the_strongest() -> None:
+    """Two recordings that keep an offset of some percent do not show that a difference of 0.5% is absent."""
+    rows = noisy(np.random.default_rng(4), 3, step=1e-4, whole=0.03)
+    assert judge(rows[:2], rows[2]).kind is VerdictKind.INCONCLUSIVE
+    assert judge(rows[:1], rows[2]).kind is VerdictKind.INCONCLUSIVE
+    (found,) = judge([falling(30)], falling(30)).findings
+    assert (found.kind, found.effect) == (VerdictKind.PASS, 0.0)
+    assert "equal bit for bit" in found.message
+
+
+def test_values_that_are_not_finite_fail_and_other_steps_no_steps_and_no_metric_are_errors() -> None:
+    for value in (np.nan, np.inf):
+        bad = falling(30)
+        bad[7] = value
+        assert judge([falling(30)] * 2, bad).kind is VerdictKind.FAIL
+    golden = segment(falling(30), falling(30))
+    half = {"loss": {"": track(falling(15))}}
+    other = {"loss": {"": track(falling(3), every=1000)}}
+    for check in (half, other, {"accuracy": {"": track(falling(30))}}, {}):
+        assert judge_segment(SAME, golden, [check]).kind is VerdictKind.ERROR
+    assert judge_segment(SAME, golden, []).kind is VerdictKind.ERROR
+    assert judge_segment(replace(SAME, alpha=0.9), golden, [run(falling(30) * 1.1)]).kind is VerdictKind.ERROR
 
 
 def test_the_autocorrelation_time() -> None:

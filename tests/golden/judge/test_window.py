@@ -18,6 +18,8 @@ from assay.golden.judge.effects import (
     find_first_delta,
     measure_effects,
 )
+from assay.golden.judge.pairing import line_up
+from assay.golden.judge.window import second_half
 from assay.golden.values import Rule
 from assay.values.verdict import VerdictKind
 
@@ -39,18 +41,12 @@ def rng():
     return np.random.default_rng(11)
 
 
-# ---------------------------------------------------------------- good and bad runs
-
-
-def test_a_run_like_the_others_passes(rng):
+def test_a_run_like_the_others_passes_a_worse_one_fails_and_a_better_one_is_suspicious(rng):
     verdict = judge(noisy(rng, 5), noisy(rng, 1)[0])
     assert (verdict.kind, verdict.comparisons) == (PASS, 300)
     (finding,) = verdict.findings
     assert abs(finding.effect) < 0.001
     assert finding.interval[0] < finding.effect < finding.interval[1] < 0.005
-
-
-def test_a_worse_run_fails_with_its_effect_and_step_and_a_better_one_is_suspicious(rng):
     verdict = judge(noisy(rng, 5), noisy(rng, 1, effect=0.02)[0])
     assert verdict.kind is FAIL
     (finding,) = verdict.findings
@@ -67,7 +63,7 @@ def test_a_worse_run_fails_with_its_effect_and_step_and_a_better_one_is_suspicio
     assert finding.value / finding.expected - 1 == pytest.approx(finding.effect, rel=1e-9)
 
 
-def test_a_late_divergence_fails_where_it_begins_and_windows_of_both_kinds_are_reported(rng):
+def test_a_late_divergence_fails_where_it_begins_and_noise_is_inconclusive(rng):
     check = noisy(rng, 1)[0] * np.where(np.arange(300) < 220, 1.0, 1.0 + 0.002 * (np.arange(300) - 219))
     verdict = judge(noisy(rng, 5), check)
     assert verdict.kind is FAIL
@@ -76,9 +72,6 @@ def test_a_late_divergence_fails_where_it_begins_and_windows_of_both_kinds_are_r
     verdict = judge(noisy(rng, 5), noisy(rng, 1)[0] * np.where(np.arange(300) < 150, 0.95, 1.05))
     assert verdict.kind is FAIL
     assert [finding.kind for finding in verdict.findings] == [FAIL, CHANGED]
-
-
-def test_noise_more_checks_and_more_comparisons(rng):
     verdict = judge(noisy(rng, 5, step=0.05), noisy(rng, 1, step=0.05)[0])
     assert verdict.kind is INCONCLUSIVE, "noise as large as delta"
     assert "add a replica" in verdict.findings[0].message
@@ -88,9 +81,6 @@ def test_noise_more_checks_and_more_comparisons(rng):
     golden, check = noisy(rng, 5, step=0.01), noisy(rng, 1, step=0.01, effect=0.014)[0]
     assert judge(golden, check).kind is FAIL
     assert judge(golden, check, peers=100).kind is INCONCLUSIVE, "alpha is shared"
-
-
-# ---------------------------------------------------------------- rates, over many trials
 
 
 def settle(rng, effect, **noise):
@@ -117,9 +107,6 @@ def test_one_percent_fails_and_half_of_delta_is_a_change_where_noise_is_small(no
     assert {settle(rng, 0.004, **noise) for _ in range(6)} == {CHANGED}
 
 
-# ---------------------------------------------------------------- which way is worse
-
-
 @pytest.mark.parametrize(
     ("rule", "up", "down"),
     [
@@ -140,9 +127,6 @@ def test_the_rule_or_the_name_shows_which_way_is_worse(rng, rule, up, down):
     assert judge(golden, noisy(rng, 1, effect=0.08)[0], rule=rule).kind is up
     assert judge(golden, noisy(rng, 1, effect=-0.08)[0], rule=rule).kind is down
     assert judge(golden, noisy(rng, 1)[0], rule=rule).kind is PASS
-
-
-# ---------------------------------------------------------------- no noise at all, and a single recording
 
 
 def test_equal_replicas_divide_by_nothing():
@@ -170,9 +154,6 @@ def test_one_recording(rng):
         assert judge(noisy(rng, 1), *noisy(rng, 3)).kind is INCONCLUSIVE
 
 
-# ---------------------------------------------------------------- values without logs
-
-
 def test_values_that_are_zero_or_negative_are_compared_by_scaled_differences(rng):
     golden, rule = -noisy(rng, 5), Rule("reward")
     assert judge(golden, -noisy(rng, 1)[0], rule=rule).kind is PASS
@@ -186,9 +167,6 @@ def test_values_that_are_zero_or_negative_are_compared_by_scaled_differences(rng
     assert judge(golden, curve * 0.9, rule=rule).kind is FAIL
     assert judge(noisy(rng, 5), -falling(), rule=Rule("loss", direction="both")).kind is FAIL, "it turns negative"
     assert judge(noisy(rng, 5), -falling()).kind is CHANGED
-
-
-def test_a_golden_of_zeros():
     zeros, rule, late = [np.zeros(60)] * 3, Rule("overflow_count"), np.zeros(60)
     assert judge(zeros, np.zeros(60), rule=rule).kind is PASS
     late[-1] = 1.0
@@ -196,9 +174,6 @@ def test_a_golden_of_zeros():
     assert verdict.kind is FAIL
     assert verdict.findings[0].effect == math.inf
     assert judge([np.zeros(60)], late, late, rule=rule).kind is FAIL
-
-
-# ---------------------------------------------------------------- windows
 
 
 @pytest.mark.parametrize(
@@ -252,10 +227,7 @@ def test_the_estimate_is_near_the_truth(seed, effect):
     assert verdict.findings[0].effect == pytest.approx(effect, abs=2e-3)
 
 
-# ---------------------------------------------------------------- deltas
-
-
-def test_what_delta_is_where_none_is_named():
+def test_what_delta_is_where_none_is_named_and_in_the_first_window_of_gradient_norms():
     deltas = [
         (Rule("loss"), 0.005),
         (Rule("loss", "unmatched"), 0.01),
@@ -266,9 +238,6 @@ def test_what_delta_is_where_none_is_named():
         (Rule("upgrade_loss"), 0.005),
     ]
     assert [default_delta(rule) for rule, _ in deltas] == [delta for _, delta in deltas]
-
-
-def test_gradient_norms_may_move_more_once_the_runs_have_drifted_apart():
     assert build_alarms(Rule("grad_norm"), 3).tolist() == [0.01, 0.05, 0.05]
     assert build_alarms(Rule("grad_norm", delta=0.03), 3).tolist() == [0.03] * 3
     assert build_alarms(Rule("loss"), 2).tolist() == [0.005] * 2
@@ -284,10 +253,17 @@ def test_gradient_norms_may_move_more_once_the_runs_have_drifted_apart():
     assert "more than 5% (1% in the first window)" in later.message
 
 
-def test_a_delta_decides_what_matters(rng):
+def test_a_delta_decides_what_matters_and_two_recordings_show_less_than_five(rng):
     golden, check = noisy(rng, 5), noisy(rng, 1, effect=0.02)[0]
     assert judge(golden, check, rule=Rule("loss", delta=0.03)).kind is CHANGED
     assert judge(golden, check, rule=Rule("loss", delta=0.01)).kind is FAIL
+    golden = noisy(rng, 5, step=1e-3, whole=1e-3)
+    check = noisy(rng, 1, step=1e-4, effect=0.012)[0]
+    loose = Rule("loss", delta=0.05)
+    assert judge(golden, check, rule=loose).kind is CHANGED
+    few = judge(golden[:2], check, rule=loose)
+    assert few.kind is INCONCLUSIVE
+    assert "too few recordings" in few.findings[0].message
 
 
 @pytest.mark.parametrize(
@@ -306,8 +282,6 @@ def test_a_rule_that_makes_no_sense_is_an_error(rule, words):
     assert verdict.kind is ERROR
     assert words in verdict.findings[0].message
 
-
-# ---------------------------------------------------------------- a sure difference is never a pass
 
 PLACES = np.arange(300)
 ALTERNATING = np.where(PLACES % 2, 1.0, -1.0)
@@ -346,7 +320,7 @@ def test_a_failure_by_the_worse_part_is_not_reported_as_an_improvement(rng, metr
     assert finding.interval is None
 
 
-def test_rounding_passes_with_quiet_and_with_equal_replicas():
+def test_rounding_passes_and_a_change_reports_where_it_begins_and_what_the_replicas_show(rng):
     rng = np.random.default_rng(8)
     for _ in range(10):
         golden = [rounding(rng) for _ in range(5)]
@@ -356,9 +330,6 @@ def test_rounding_passes_with_quiet_and_with_equal_replicas():
     golden = [one, one * (1 + 1e-7), other, one, other * (1 - 1e-7)]
     assert judge(golden, one).kind is PASS, "replicas of two kinds allow both"
     assert judge(golden, other).kind is PASS
-
-
-def test_a_change_reports_where_it_begins_and_what_the_replicas_show(rng):
     golden = [rounding(rng) for _ in range(5)]
     (finding,) = judge(golden, falling() * np.where(PLACES < 180, 1.0, 1.002)).findings
     assert (finding.kind, finding.step) == (CHANGED, 281)
@@ -386,7 +357,7 @@ def logged(values, digits):
     return track(map(float, texts), texts=texts)
 
 
-def test_the_last_logged_digit_may_flip(rng):
+def test_the_last_logged_digit_may_flip_and_a_failure_prints_the_number_that_failed(rng):
     for digits in (3, 4):
         golden, last = logged(falling(60), digits), 10.0**-digits
         flipped = [value + last * (at == 17) for at, value in enumerate(golden.values)]
@@ -401,20 +372,6 @@ def test_the_last_logged_digit_may_flip(rng):
     other[20] += 1
     assert judge(golden, other / 128, rule=rule).kind is PASS, "one more hit of an accuracy"
     assert judge(golden, (hits + rng.integers(-1, 2, 60)) / 128, rule=rule).kind in (CHANGED, FAIL)
-
-
-def test_two_recordings_that_differ_show_less_than_five(rng):
-    golden = noisy(rng, 5, step=1e-3, whole=1e-3)
-    check = noisy(rng, 1, step=1e-4, effect=0.012)[0]
-    loose = Rule("loss", delta=0.05)
-    assert judge(golden, check, rule=loose).kind is CHANGED
-    few = judge(golden[:2], check, rule=loose)
-    assert few.kind is INCONCLUSIVE
-    assert "too few recordings" in few.findings[0].message
-
-
-def test_a_failure_prints_the_number_that_failed():
-    """-4.95% is not more than 5%, however large it is as a log-ratio; the part below the golden may be."""
     golden, rule = [falling()] * 3, Rule("grad_norm", delta=0.05)
     assert judge(golden, falling() * (1 - 0.0495), rule=rule).kind is CHANGED
     assert judge(golden, falling() * 1.0495, rule=rule).kind is CHANGED
@@ -426,10 +383,7 @@ def test_a_failure_prints_the_number_that_failed():
     assert "+5.00004% in steps" in close.message
 
 
-# ---------------------------------------------------------------- variants
-
-
-def test_what_a_declared_variant_shows_passes():
+def test_what_a_declared_variant_shows_passes_up_to_delta_and_never_past_it(rng):
     golden, shift = [falling()] * 3, np.exp(1e-3 * np.sin(PLACES / 7.0))
     assert judge(golden, falling() * shift).kind is CHANGED
     for check, kind in ((falling() * shift, PASS), (falling() / shift, PASS), (falling() * 1.006, FAIL)):
@@ -442,9 +396,6 @@ def test_what_a_declared_variant_shows_passes():
     late, early = np.where(PLACES < 250, 1.0, 1.002), np.where(PLACES < 50, 1.002, 1.0)
     assert judge(golden, falling() * late, variants=[falling() * late]).kind is PASS, "window by window"
     assert judge(golden, falling() * early, variants=[falling() * late]).kind is CHANGED
-
-
-def test_a_variant_widens_what_passes_up_to_delta_and_never_past_it(rng):
     golden, other = [falling()] * 3, falling() * 1.003  # four times the difference is 1.2%
     (finding,) = judge(golden, falling() * 1.0045, variants=[other]).findings
     assert finding.kind is PASS
@@ -469,3 +420,125 @@ def test_three_variants_show_what_rounding_does():
     assert judge(golden, faulty, variants=[*copies, variants[1]]).kind is PASS
     points = [[2.3 * (1 + 1e-9 * number)] for number in range(1, 4)]  # as close as single values can be by chance
     assert judge([[2.3]] * 3, [2.3 * (1 + 1e-6)], variants=points, rule=Rule("eval_loss")).kind is PASS
+
+
+RULE = Rule("loss", "unmatched")
+SEEDS = {"step": 0.02, "whole": 0.004}  # the effect of other seeds on a small model
+FAIL, PASS, CHANGED = VerdictKind.FAIL, VerdictKind.PASS, VerdictKind.CHANGED
+INCONCLUSIVE, ERROR = VerdictKind.INCONCLUSIVE, VerdictKind.ERROR
+
+
+def judge_unmatched(golden, *checks, rule=RULE, peers=1):
+    return judge_segment(rule, segment(*golden), [run(check) for check in checks], peers=peers)
+
+
+def test_of_other_seeds_runs_like_the_others_pass_and_worse_ones_fail(rng):
+    verdict = judge_unmatched(noisy(rng, 10, step=0.01, whole=0.001), *noisy(rng, 5, step=0.01, whole=0.001))
+    assert verdict.kind is PASS
+    assert verdict.findings[0].subject == "segment at 100: loss, second half"
+    assert verdict.findings[0].part == "second half"
+    assert verdict.comparisons == 1500
+    verdict = judge_unmatched(noisy(rng, 10, **SEEDS), *noisy(rng, 5, effect=0.05, **SEEDS))
+    assert verdict.kind is FAIL
+    assert verdict.findings[0].effect == pytest.approx(0.05, abs=0.01)
+    golden, better = noisy(rng, 10, **SEEDS), noisy(rng, 5, effect=-0.05, **SEEDS)
+    assert judge_unmatched(golden, *better).kind is CHANGED, "suspicious"
+    assert judge_unmatched(golden, *better, rule=Rule("loss", "unmatched", direction="both")).kind is FAIL
+
+
+def test_a_late_divergence_that_the_half_dilutes_is_found_by_a_window(rng):
+    golden = noisy(rng, 10, **SEEDS)
+    spiked = noisy(rng, 3, **SEEDS) * np.where(np.arange(300) < 250, 1.0, 1.10)
+    verdict = judge_unmatched(golden, *spiked)
+    assert verdict.kind is FAIL
+    assert any("1 of 6 windows" in finding.message for finding in verdict.findings if finding.kind is FAIL)
+    assert any(finding.step == 351 for finding in verdict.findings if finding.kind is FAIL)
+
+
+def test_noisy_windows_alone_do_not_make_it_inconclusive(rng):
+    """Each window of other seeds is wider than delta; only the half-curve mean must surely be below delta."""
+    kinds = {
+        judge_unmatched(noisy(rng, 10, step=0.03, whole=5e-4), *noisy(rng, 5, step=0.03, whole=5e-4)).kind
+        for _ in range(10)
+    }
+    assert PASS in kinds
+
+
+def test_of_other_seeds_null_checks_rarely_fail_and_five_percent_are_always_found():
+    rng = np.random.default_rng(8)
+    kinds = [judge_unmatched(noisy(rng, 10, **SEEDS), *noisy(rng, 3, **SEEDS)).kind for _ in range(20)]
+    assert kinds.count(FAIL) + kinds.count(CHANGED) <= 1
+    rng = np.random.default_rng(9)
+    five = [judge_unmatched(noisy(rng, 10, **SEEDS), *noisy(rng, 3, effect=0.05, **SEEDS)).kind for _ in range(12)]
+    two = [judge_unmatched(noisy(rng, 10, **SEEDS), *noisy(rng, 5, effect=0.02, **SEEDS)).kind for _ in range(12)]
+    assert set(five) == {FAIL}
+    assert two.count(FAIL) >= 11
+
+
+def test_too_few_recordings_nan_and_early_ends_never_pass(rng):
+    for replicas in (1, 2):
+        verdict = judge_unmatched(noisy(rng, replicas), *noisy(rng, 5))
+        assert verdict.kind is ERROR
+        words = f"the golden has {replicas} recordings; to compare other seeds it needs at least 3"
+        assert words in verdict.findings[0].message
+    check = noisy(rng, 1)[0]
+    check[7] = math.nan
+    verdict = judge_unmatched(noisy(rng, 10), check)
+    assert (verdict.kind, verdict.findings[0].step) == (FAIL, 108)
+    for kept in (10, 149, 150, 299):
+        verdict = judge_unmatched(noisy(rng, 10), noisy(rng, 1)[0][:kept])
+        assert verdict.kind is ERROR
+        assert not any(finding.kind is PASS for finding in verdict.findings)
+
+
+def test_of_other_seeds_equal_replicas_and_what_rarely_moves():
+    golden = [falling()] * 3
+    assert judge_unmatched(golden, falling()).kind is PASS
+    assert judge_unmatched(golden, falling() * 1.011).kind is FAIL
+    assert judge_unmatched(golden, falling() * 1.009).kind is CHANGED
+    golden = np.ones((10, 300))
+    golden[range(10), range(200, 300, 10)] = 127 / 128
+    verdict = judge_unmatched(golden, np.ones(300))
+    assert not any("from step to step" in each.message for each in verdict.findings)
+    pair = line_up(RULE, segment([4.0, 3.0, 2.0, 1.0, 0.5]), "", [run(track([4.0, 3.0, 2.0, 1.0]))])
+    half = second_half(pair)
+    assert half.steps == (103, 104, 105)
+    assert half.golden[0].values == (2.0, 1.0, 0.5)
+    assert half.checks[0].gaps == 1
+
+
+def build_counted(rng, copies):
+    """An accuracy over 128 examples, as the fraction of right ones."""
+    right = 0.9 - 0.6 * np.exp(-np.arange(300) / 60) + rng.normal(0, 0.005, (copies, 1))
+    return rng.binomial(128, right) / 128
+
+
+def build_correlated(rng, copies):
+    """A loss whose noise has heavy tails and continues for some steps."""
+    noise = rng.standard_t(3, (copies, 300)) * 0.01
+    for step in range(1, 300):
+        noise[:, step] += 0.7 * noise[:, step - 1]
+    return falling() * np.exp(noise)
+
+
+SMOOTHED = {
+    "running mean": lambda values: np.cumsum(values) / np.arange(1, len(values) + 1),
+    "mean of ten": lambda values: np.convolve(values, np.full(10, 0.1))[: len(values)],
+    "repeated": lambda values: np.repeat(values[::10], 10),
+}
+
+
+@pytest.mark.parametrize("build", [build_counted, build_correlated])
+def test_a_smoothed_value_of_the_same_mean_does_not_pass(build):
+    """The rule was chosen on other curves: those of `noisy`."""
+    rng, rule = np.random.default_rng(3), Rule("x", "unmatched", delta=0.5, direction="both")
+    moves = [0, 0]
+    for _ in range(20):
+        golden, checks = build(rng, 10), build(rng, 3)
+        for at, smooth in enumerate([lambda values: values, *SMOOTHED.values()]):
+            recorded = segment(*golden, metric="x")
+            verdict = judge_segment(rule, recorded, [run(smooth(values), metric="x") for values in checks])
+            found = [each for each in verdict.findings if "from step to step" in each.message]
+            assert all((each.kind, each.part) == (CHANGED, "second half") for each in found)
+            moves[at > 0] += bool(found)
+    assert moves == [0, 20 * len(SMOOTHED)]

@@ -38,7 +38,7 @@ def render(
     return render_terminal(build_show_document("store", [recording], metrics, curves), **look)
 
 
-def test_origin_segments_and_build_sensitivity():
+def test_origin_segments_sensitivity_and_a_single_recording():
     origin = {
         **made.golden().provenance,
         "seeds": {"seed": "7"},
@@ -65,9 +65,6 @@ def test_origin_segments_and_build_sensitivity():
     text = render(made.golden(), gradient, build_sensitivity("lr", "exact", delta=None), width=80)
     assert "metric     rule    sd/step  sd/window  CHANGED        delta  1 check  3 checks" in text
     assert "1%, then 5%" in text
-
-
-def test_one_recording_has_no_spread_and_no_question_mark():
     golden = made.golden(replicas=1, steps_per_segment=0)
     text = render(golden)
     assert "1 of 20 values, at 100" in text
@@ -75,7 +72,7 @@ def test_one_recording_has_no_spread_and_no_question_mark():
     assert "n=1" not in render(golden, curves=True)
 
 
-def test_drift_has_a_row_for_each_rebase():
+def test_the_drift_of_rebases_a_refusal_of_several_lines_and_the_trials_of_a_search():
     entry = {"at": "2026-01-01", "reason": "new data", "to": {"commit": "0123456789abcdef"}}
     history = (
         {**entry, "effects": {"loss": 0.01}, "since_first": {"loss": 0.01}},
@@ -85,6 +82,16 @@ def test_drift_has_a_row_for_each_rebase():
     assert [line.split()[-2:] for line in lines[-2:]] == [["+1%", "+1%"], ["+1%", "+2.01%"]]
     assert "0123456789ab" in lines[-1]
     assert "Drift" not in render(made.golden(history=({"odd": 1}, {"effects": 7}))), "a strange history"
+    refused = Rebased("t", "m.json", made.golden(), refusals=("cannot be written\n  make room",))
+    text = render_terminal(build_rebase_document([refused]))
+    assert text.splitlines()[:2] == ["refused: cannot be written", "  make room"]
+    assert "\\n" not in text
+    end = Commit("a" * 40, "s", "n", "d")
+    tried = Tried("y", VerdictKind.FAIL, "m", "s", 0.03, (0.03, 0.03), 101.0)
+    report = BisectReport(end, end, "dir", 5, (Tried("x", VerdictKind.PASS), tried), evidence=tried)
+    text = render_terminal(build_bisect_document(report))
+    assert text.splitlines()[-1] == "2 of 6 commits tried, 2 trials; log: dir"
+    assert "  effect: +3%, first shows from step 101\n" in text, "the interval adds nothing"
 
 
 def test_one_chart_for_each_metric_with_a_band_for_each_segment():
@@ -100,22 +107,12 @@ def test_one_chart_for_each_metric_with_a_band_for_each_segment():
         render(two, metrics=("los",))
     nan = Golden("t", (Segment(1, "c", {"loss": {"": (Track((1, 2), (float("nan"), float("nan"))),)}}),))
     assert "loss: there is nothing to plot: no finite values" in render(nan, curves=True)
-
-
-def test_a_page_shows_the_curves_of_a_recording():
     document = build_show_document("store", [Recording(made.golden(), "store/m.json", (), ())])
     page = render_html(document)
     assert page.count("<svg") == 1
     assert "after step 100" in page
     assert "sd/step" not in page, "the page is that of a gathering"
     assert document.facts[0]["segments"][0]["start_step"] == 100
-
-
-def test_a_refusal_of_several_lines_has_several_lines():
-    refused = Rebased("t", "m.json", made.golden(), refusals=("cannot be written\n  make room",))
-    text = render_terminal(build_rebase_document([refused]))
-    assert text.splitlines()[:2] == ["refused: cannot be written", "  make room"]
-    assert "\\n" not in text
 
 
 def build_selftest(name: str) -> SelftestReport:
@@ -130,12 +127,3 @@ def test_faults_with_long_names_get_a_number(name, shown):
     assert lines[2].startswith("none")
     assert lines[3].split()[:3] == [shown, "caught", "FAIL"]
     assert any(name in line for line in lines), "the name is there, and whole"
-
-
-def test_trials_are_counted_over_the_same_commits_that_were_announced():
-    end = Commit("a" * 40, "s", "n", "d")
-    tried = Tried("y", VerdictKind.FAIL, "m", "s", 0.03, (0.03, 0.03), 101.0)
-    report = BisectReport(end, end, "dir", 5, (Tried("x", VerdictKind.PASS), tried), evidence=tried)
-    text = render_terminal(build_bisect_document(report))
-    assert text.splitlines()[-1] == "2 of 6 commits tried, 2 trials; log: dir"
-    assert "  effect: +3%, first shows from step 101\n" in text, "the interval adds nothing"

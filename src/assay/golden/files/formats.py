@@ -53,9 +53,6 @@ def refuse(path: str, why: str, hint: str | None = None) -> NoReturn:
     raise UsageError(f"{path}: {why}", hint)
 
 
-# ---------------------------------------------------------------- recognising
-
-
 def read_head(path: str) -> bytes:
     """Return the beginning of a file. Raises UsageError if it cannot be read, or has no end, as a pipe."""
     try:
@@ -123,9 +120,6 @@ _DOCUMENTS: dict[str, Callable[[dict[str, Any]], bool]] = {
     ),
     ROWS: _is_row,
 }
-
-
-# ---------------------------------------------------------------- JSON documents
 
 
 def load_document(path: str) -> Any:
@@ -220,9 +214,6 @@ def _parse_number(value: Any) -> float | None:
         return None
 
 
-# ---------------------------------------------------------------- files of lines, piece by piece
-
-
 def parse_lines(path: str, form: str, facts: Facts) -> Iterator[Point]:
     if form in (MLLOG, TITAN):
         return _parse_mllog(path, facts) if form == MLLOG else _parse_titan(path)
@@ -298,8 +289,7 @@ def _walk_lines(path: str) -> Iterator[tuple[str, bytes]]:
 def _parse_titan(path: str) -> Iterator[Point]:
     for position, line in _walk_lines(path):
         text = line.decode("utf-8", "replace")
-        match = _PAIR.fullmatch(text)
-        if match is not None:
+        if (match := _PAIR.fullmatch(text)) is not None:
             yield "loss", float(match[1]), float(match[2])
         elif text and not text.startswith("#"):
             refuse(position, f"{text[:60]!r} is not a step and a loss", "as in: 12 3.4080028533935547")
@@ -309,8 +299,7 @@ def _parse_mllog(path: str, facts: Facts) -> Iterator[Point]:
     """Yield every number that has a position, and after a successful run the position of its last evaluation."""
     last: float | None = None
     for position, line in _walk_lines(path):
-        match = _MLLOG.search(line)
-        if match is None:
+        if (match := _MLLOG.search(line)) is None:
             continue
         try:
             entry = json.loads(match[1])

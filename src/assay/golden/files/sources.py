@@ -65,8 +65,7 @@ def list_sources(path: str) -> list[GoldenSource]:
     """List the recordings of a path. Raises UsageError if no file has a known format."""
     if os.path.isdir(path):
         unknown: list[str] = []
-        found = list(_list_folder(path, unknown))
-        if not found:
+        if not (found := list(_list_folder(path, unknown))):
             refuse(path, "no file in this folder is of a known format", KNOWN)
         # a file that is not a recording, but differs from one in its number alone, is of a run that crashed
         names = {re.sub(r"\d+", _MARK, each) for source in found for each in source.paths}
@@ -75,8 +74,7 @@ def list_sources(path: str) -> list[GoldenSource]:
                 hint = "did the run crash? Remove the file, or name one file instead of the folder"
                 refuse(each, "it has the name of a recording, but holds none", hint)
         return _mark_numbers(found)
-    format_ = find_format(path)
-    if format_ is None:
+    if (format_ := find_format(path)) is None:
         refuse(path, "it is empty" if not read_head(path).strip() else "its format is not known", KNOWN)
     return list(_build_sources(path, os.path.basename(path), format_))
 
@@ -84,7 +82,8 @@ def list_sources(path: str) -> list[GoldenSource]:
 def _list_folder(folder: str, unknown: list[str]) -> Iterator[GoldenSource]:
     """Yield recordings, without hidden files; add files of other kinds (a checkpoint, a configuration) to `unknown`."""
     count = 0
-    for inner, folders, names in os.walk(folder, onerror=_raise):
+    walk = os.walk(folder, onerror=lambda error: refuse(error.filename, f"it cannot be read: {error.strerror}"))
+    for inner, folders, names in walk:
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         paths = [os.path.join(inner, name) for name in sorted(names) if not name.startswith(".")]
         count += len(paths)
@@ -95,14 +94,9 @@ def _list_folder(folder: str, unknown: list[str]) -> Iterator[GoldenSource]:
         for path, format_ in formats.items():
             if format_ is not None and format_ != EVENTS:
                 yield from _build_sources(path, os.path.relpath(path, folder), format_)
-        events = tuple(path for path, format_ in formats.items() if format_ == EVENTS)
-        if events:
+        if events := tuple(path for path, format_ in formats.items() if format_ == EVENTS):
             key = os.path.relpath(inner, folder)
             yield GoldenSource(inner, os.path.basename(os.path.abspath(folder)) if key == "." else key, EVENTS, events)
-
-
-def _raise(error: OSError) -> None:
-    refuse(str(error.filename), f"it cannot be read: {error.strerror}")
 
 
 def _build_sources(path: str, key: str, format_: str) -> Iterator[GoldenSource]:
@@ -126,19 +120,13 @@ def _mark_numbers(sources: Sequence[GoldenSource]) -> list[GoldenSource]:
 
 
 def _replace_number(key: str, at: int) -> tuple[str, int | None]:
-    found = [match for match in _NUMBER.finditer(key) if not _is_size(key, match)]
-    if not found:
-        return key, None
-    match = found[at]
-    return key[: match.start()] + _MARK + key[match.end() :], int(match[0])
-
-
-def _is_size(key: str, match: re.Match[str]) -> bool:
-    before, after = re.split(r"[-_ /]", key[: match.start()])[-2:-1], re.split(r"[-_ /.]", key[match.end() :])[1:2]
-    return any(_SIZE.fullmatch(word) for word in (*before, *after))
-
-
-# ---------------------------------------------------------------- one environment
+    found = list[tuple[str, int]]()
+    for match in _NUMBER.finditer(key):
+        start, end = key[: match.start()], key[match.end() :]
+        neighbours = (*re.split(r"[-_ /]", start)[-2:-1], *re.split(r"[-_ /.]", end)[1:2])
+        if not any(map(_SIZE.fullmatch, neighbours)):
+            found.append((start + _MARK + end, int(match[0])))
+    return found[at] if found else (key, None)
 
 
 def choose_sources(
@@ -148,8 +136,7 @@ def choose_sources(
     like: Sequence[str] = (),
     flag: str = _FLAG,
 ) -> list[GoldenSource]:
-    """Choose the sources of one environment: the requested one, the only one, or the one whose name is in `like`.
-    Raises UsageError with the choices, as values of `flag`."""
+    """Choose one environment: the requested one, the only one, or one in `like`. Raises UsageError with the choices."""
     keys = list(dict.fromkeys(each.key for each in sources))
     if environment is not None:
         exact = [key for key in keys if environment in (key, _strip(key))]
@@ -172,8 +159,6 @@ def _strip(key: str) -> str:
     return re.sub(rf"[-_ ]?{_MARK}", "", os.path.splitext(key)[0])
 
 
-# ---------------------------------------------------------------- curves
-
 Wanted = Mapping[str, frozenset[int]]  # metric → the steps that are kept
 _LINES = (CSV, EVENTS, JSON_LINES, MLLOG, TITAN)
 _MOST_VALUES = 1_000_000  # values of one metric of a golden
@@ -195,14 +180,6 @@ class Extent:
     def interval(self) -> float:
         """The mean distance between two steps; 0 for a single one."""
         return (self.last - self.first) / (self.count - 1) if self.count > 1 else 0.0
-
-    @property
-    def is_cut(self) -> bool:
-        """Whether it is empty after the step of its next value; a last row of other metrics does not count."""
-        return self.count > 1 and self.empty - self.last > self.widest
-
-    def describe_cut(self) -> str:
-        return f"has no value after step {self.last:g}, and is empty up to step {self.empty:g}: a NaN, or a crash?"
 
 
 @dataclass(frozen=True, slots=True)

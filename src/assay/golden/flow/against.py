@@ -37,8 +37,6 @@ from assay.values.verdict import Finding, Verdict, VerdictKind
 
 _MOST_NAMES = 8
 
-# ---------------------------------------------------------------- goldens
-
 
 @dataclass(frozen=True, slots=True)
 class Goldens:
@@ -68,14 +66,15 @@ def load_goldens(path: str, history: str | None, environment: str | None, runs: 
     for name, metric, step, value in bad[:1]:
         message = f"{metric} is {_render_bad(value)} at step {step:g}: a golden that is not finite is refused"
         refuse(name, message, "record a run that is good, and use that")
-    tracks = {
-        metric: _align(metric, own, files) for metric in dict.fromkeys(name for file in own for name in file.tracks)
-    }
+    tracks = {}
+    for metric in dict.fromkeys(name for file in own for name in file.tracks):
+        steps = max(({*file.tracks[metric].steps} for file in own if metric in file.tracks), key=len)
+        known = [file.tracks[metric] for file in files if metric in file.tracks]  # earlier runs may be longer
+        tracks[metric] = tuple(track.cut(steps) for track in known if steps.issubset(track.steps))
     short = {metric: len(files) - len(runs) for metric, runs in tracks.items() if len(runs) < len(files)}
     lack = "lack it or some of its steps, and are left out"
     warnings = [f"{metric}: {lost} of {len(files)} goldens {lack}" for metric, lost in short.items()]
-    names = sorted({name for file in own for name in file.stepless})
-    if names:
+    if names := sorted({name for file in own for name in file.stepless}):
         stepless = join_first(names, _MOST_NAMES)
         warnings.append(f"{stepless}: values of the golden that have no step, which are not judged")
     return Goldens(chosen[0].key, tuple(files), tracks, tuple(warnings))
@@ -84,24 +83,13 @@ def load_goldens(path: str, history: str | None, environment: str | None, runs: 
 def _leave_out(sources: Sequence[GoldenSource], runs: Sequence[GoldenSource], where: str) -> list[GoldenSource]:
     """Return the recordings without the run itself, which would always pass."""
     own = {os.path.realpath(path) for run in runs for path in run.paths}
-    found = [each for each in sources if not own.issuperset(map(os.path.realpath, each.paths))]
-    if not found:
+    if not (found := [each for each in sources if not own.issuperset(map(os.path.realpath, each.paths))]):
         raise UsageError(f"{where} is the run itself: there is nothing to compare it with", "name another golden")
     return found
 
 
 def _render_bad(value: float | str) -> str:
     return f"{value!r} (not a number)" if isinstance(value, str) else f"{value:g}"
-
-
-def _align(metric: str, own: Sequence[CurveFile], files: Sequence[CurveFile]) -> tuple[Track, ...]:
-    """Return runs that have every step of the longest golden, at its steps; earlier runs may be longer."""
-    steps = max(({*file.tracks[metric].steps} for file in own if metric in file.tracks), key=len)
-    tracks = [file.tracks[metric] for file in files if metric in file.tracks]
-    return tuple(track.cut(steps) for track in tracks if steps.issubset(track.steps))
-
-
-# ---------------------------------------------------------------- checking
 
 
 @needed_for("judging a curve by the noise of several goldens")
@@ -136,8 +124,13 @@ class _Check:
         tracks, notes = self._match_intervals(metrics)
         segment = Segment(min(runs[0].steps[0] for runs in tracks.values()), "", {m: {"": tracks[m]} for m in tracks})
         golden = Golden(self.goldens.environment, (segment,))
-        rules = [self._build_rule(metric, len(tracks[metric])) for metric in metrics]
-        rules = [rule for rule in rules if rule.kind != "level" or rule.delta is not None]
+        stated = self.request.tolerances
+        tolerances = [(metric, stated.get(metric, stated.get(""))) for metric in metrics]
+        rules = [
+            Rule(name, "level" if is_cost(name) else "noise" if len(tracks[name]) > 1 else "digits", tolerance)
+            for name, tolerance in tolerances
+            if tolerance is not None or not is_cost(name)
+        ]
         steps = {metric: {*runs[0].steps} for metric, runs in tracks.items()}
         sides = [{metric: file.tracks.get(self.names[metric]) for metric in steps} for file in self.files]
         checks = [{name: {"": track.cut(steps[name])} for name, track in side.items() if track} for side in sides]
@@ -168,8 +161,6 @@ class _Check:
             ),
         )
 
-    # ------------------------------------------------------------ what is compared
-
     def _refuse_unknown(self) -> None:
         """Refuse names in options that no metric has, and two sides without a common metric."""
         known, found = list(self.goldens.tracks), self._logged
@@ -180,8 +171,7 @@ class _Check:
             if name not in found:
                 raise NotFoundError("metric of the run", name, found)
         sides = f"{self.request.against} and {self.request.source} have no"
-        both = [metric for metric in known if self.names[metric] in found]
-        if not both:
+        if not (both := [metric for metric in known if self.names[metric] in found]):
             names = f"the golden has {join_first(known, _MOST_NAMES)}, the run {join_first(found, _MOST_NAMES)}"
             meant = next((metric for metric in known if suggest(metric, found)), known[0])
             hint = _render_map(meant, found)
@@ -195,12 +185,6 @@ class _Check:
     @property
     def _logged(self) -> list[str]:
         return list(dict.fromkeys(name for file in self.files for name in file.extents))
-
-    def _build_rule(self, metric: str, recordings: int) -> Rule:
-        tolerance = self.request.tolerances.get(metric, self.request.tolerances.get(""))
-        if is_cost(metric):
-            return Rule(metric, "level", tolerance)
-        return Rule(metric, "noise" if recordings > 1 else "digits", tolerance)
 
     def _describe_steps(self, metric: str, file: CurveFile) -> str:
         steps, extent = self.goldens.tracks[metric][0].steps, file.extents[self.names[metric]]
@@ -218,8 +202,6 @@ class _Check:
                     compared = f"compared at {len(common)} of the golden's {len(steps)} steps"
                     notes.append(f"{compared}: {self._describe_steps(metric, file)}")
         return tracks, notes
-
-    # ------------------------------------------------------------ judging
 
     def _judge(self, rule: Rule, golden: Golden, checks: Sequence[CheckRun], rules: Sequence[Rule]) -> MetricReport:
         segment, name = golden.segments[0], self.names[rule.metric]
@@ -245,11 +227,12 @@ class _Check:
         ]
         sides = [*((each, rule.metric) for each in self.goldens.files), *((each, name) for each in self.files)]
         cut = [(file.name, file.extents[each]) for file, each in sides if each in file.extents]
-        findings += [
-            Finding(VerdictKind.INCONCLUSIVE, name, f"{where} {extent.describe_cut()}", step=extent.last)
-            for where, extent in cut
-            if extent.is_cut
-        ]
+        for where, extent in cut:
+            # it is empty after the step of its next value; a last row of other metrics does not count
+            if extent.count > 1 and extent.empty - extent.last > extent.widest:
+                empty = f"is empty up to step {extent.empty:g}: a NaN, or a crash?"
+                message = f"{where} has no value after step {extent.last:g}, and {empty}"
+                findings.append(Finding(VerdictKind.INCONCLUSIVE, name, message, step=extent.last))
         verdict = Verdict.of(findings, sum(each.comparisons for each in verdicts))
         curves = {"": tuple(run[rule.metric][""] for run in checks)}
         return MetricReport(rule, verdict, tracks, curves, delta=rule.delta)
@@ -266,12 +249,9 @@ class _Check:
             hint = f"{' '.join(both)} leaves it out"
         return f"{file.name} has no {self.names[metric]}; {hint}"
 
-    # ------------------------------------------------------------ notes
-
     def _describe_cost(self, metric: str, checks: Sequence[CheckRun]) -> str:
         """Describe a time or an amount of memory, which is not judged."""
-        values = [value for check in checks if metric in check for value in check[metric][""].values]
-        if not values:
+        if not (values := [value for check in checks if metric in check for value in check[metric][""].values]):
             return f"{metric}: the run has none, and it is not judged without --tolerance '{metric}=10%'"
         now, then = median(values), median(value for track in self.goldens.tracks[metric] for value in track.values)
         effect, unit = render_effect(measure_relative(now, then)), describe_unit([now], [then])
@@ -310,9 +290,6 @@ def _render_map(metric: str, names: Sequence[str]) -> str:
     name = next((each for each in names if repr(each) in meant), "NAME")
     option = f"--map {shlex.quote(f'{metric}={name}')}"
     return f"did you mean {option}?" if meant else f"{option} names what the run calls it"
-
-
-# ---------------------------------------------------------------- importing
 
 
 def import_golden(request: GoldenImportRequest, store: str) -> str:

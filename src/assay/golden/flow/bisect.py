@@ -21,9 +21,8 @@ from assay.follow.api import StudyLocation
 from assay.golden import manifests
 from assay.golden.config import load_golden_file
 from assay.golden.flow.check import check_test
-from assay.golden.flow.environments import choose_golden
 from assay.golden.flow.gather import gather_test
-from assay.golden.flow.segments import GoldenContext, GoldenOptions, build_contexts
+from assay.golden.flow.segments import GoldenContext, GoldenOptions, build_contexts, choose_golden
 from assay.golden.requests import GoldenBisectRequest
 from assay.golden.results import BisectReport, Tried
 from assay.golden.values import GoldenTestReport
@@ -84,9 +83,6 @@ def _move(context: GoldenContext, repository: str, bisect_folder: str) -> Golden
     return moved if context.options.store else moved.use_store(os.path.join(bisect_folder, STORE_DIR))
 
 
-# ---------------------------------------------------------------- the search
-
-
 @dataclass(slots=True)
 class _Search:
     """Tries commits in a work tree."""
@@ -110,9 +106,9 @@ class _Search:
         if self.resumed:
             message(f"continuing: {self.resumed} trials were made before")
         while isinstance(step := self._choose_next(), NextTry):
-            commit = self._load(step.commit)
+            commit = load_commit(self.checkouts.repository, step.commit)
             message(f"trying {commit.short} {commit.subject!r}: {step.reason}")
-            tried, interrupted = self._try_commit(step.commit)
+            tried, interrupted = self._try_commit(commit)
             if interrupted:
                 return self._report(interrupted=interrupted)
             append_trial(log, tried)
@@ -145,7 +141,7 @@ class _Search:
                 last = [each for each in self.tried if each.commit == commit.sha][-1:]
                 lines += [f"{name} end {commit.short}: {each.verdict}, {each.message}" for each in last]
             return self._report(stuck="\n  ".join(lines))
-        suspects = tuple(map(self._load, step.suspects))
+        suspects = tuple(load_commit(self.checkouts.repository, sha) for sha in step.suspects)
         if step.culprit is None:
             return self._report(suspects=suspects)
         bad = [each for each in self.tried if each.commit == step.culprit and self._outcome(each) == "bad"]
@@ -155,11 +151,6 @@ class _Search:
         ends, tried = (self.good, self.bad, self.checkouts.folder), tuple(self.tried)
         return BisectReport(*ends, len(self.parents) - 1, tried, resumed=self.resumed, **facts)
 
-    # ------------------------------------------------------------ trials
-
-    def _load(self, sha: str) -> Commit:
-        return load_commit(self.checkouts.repository, sha)
-
     def _is_noisy(self) -> bool:
         """Whether the golden's own recordings differ, so that one trial may be wrong."""
         for context in self.contexts:
@@ -168,22 +159,21 @@ class _Search:
                     return True
         return False
 
-    def _try_commit(self, sha: str) -> tuple[Tried, str | None]:
+    def _try_commit(self, commit: Commit) -> tuple[Tried, str | None]:
         began = time.monotonic()
         self._prepare_golden()
         try:
-            self.checkouts.enter(TREE_DIR, self._load(sha))
+            self.checkouts.enter(TREE_DIR, commit)
             reports = [check_test(context, self.hooks) for context in self.contexts]
         except UsageError as error:  # e.g. it cannot be built, or its program does not exist
-            return Tried(sha, VerdictKind.ERROR, error.message), None
+            return Tried(commit.sha, VerdictKind.ERROR, error.message), None
         interrupted = next((report.interrupted for report in reports if report.interrupted), None)
-        broken = next((report.problem for report in reports if report.problem), None)
-        if broken:
+        if broken := next((report.problem for report in reports if report.problem), None):
             raise InfrastructureError(broken)
         worst = min((_worst(report) for report in reports), key=_rank)
         message, elapsed_s = worst.message.split("\n")[0], round(time.monotonic() - began, 3)
         fields = worst.subject, worst.effect, worst.interval, worst.step
-        return Tried(sha, worst.kind, message, *fields, elapsed_s), interrupted
+        return Tried(commit.sha, worst.kind, message, *fields, elapsed_s), interrupted
 
     def _prepare_golden(self) -> None:
         """Gather the good end, once, if there is no store."""
@@ -214,17 +204,13 @@ _ORDER = (VerdictKind.FAIL, VerdictKind.ERROR, VerdictKind.INCONCLUSIVE, Verdict
 
 def _rank(finding: Finding) -> tuple[int, float, float]:
     """Rank the earliest of several failures first: later ones may follow from it."""
-    since = math.inf if finding.step is None else finding.step
-    return _ORDER.index(finding.kind), since, -abs(finding.effect or 0.0)
+    return _ORDER.index(finding.kind), math.inf if finding.step is None else finding.step, -abs(finding.effect or 0.0)
 
 
 def _worst(report: GoldenTestReport) -> Finding:
     """The worst finding; a test without findings is an error."""
     nothing = Finding(report.verdict.kind, report.test, "nothing was found")
     return min(report.verdict.findings, key=_rank, default=nothing)
-
-
-# ---------------------------------------------------------------- the log
 
 
 def append_trial(path: str, tried: Tried) -> None:

@@ -13,14 +13,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from math import isfinite
 
-from assay.code.checkout import Checkouts, commit_work_tree, load_commit, open_checkouts
+from assay.code.checkout import commit_work_tree, load_commit, open_checkouts
 from assay.errors import UsageError
 from assay.follow.api import Entry, StudyLocation
 from assay.golden.config import load_golden_file
-from assay.golden.flow.environments import choose_golden
 from assay.golden.flow.followers import describe_end, find_log
 from assay.golden.flow.runs import add_recordings, find_lost_steps, follow_specs, is_whole
-from assay.golden.flow.segments import ENDED_WELL, GoldenContext, GoldenOptions, build_contexts, build_stamp
+from assay.golden.flow.segments import (
+    ENDED_WELL,
+    GoldenContext,
+    GoldenOptions,
+    build_contexts,
+    build_stamp,
+    choose_golden,
+)
 from assay.golden.judge.contrasts import build_curves, find_allowed, measure_shift
 from assay.golden.recorder import Values
 from assay.golden.requests import BlameRequest
@@ -30,7 +36,6 @@ from assay.launch.api import Report, RunHooks, build_side_command, check_paths
 from assay.show.formatting import render_count
 from assay.system.fast_dataclasses import dataclass, field, replace
 from assay.values import layout
-from assay.values.environment import Commit
 from assay.values.run import RunSpec
 
 REPEATS = 2
@@ -116,9 +121,6 @@ def blame_test(
     )
 
 
-# ---------------------------------------------------------------- the codes
-
-
 @contextmanager
 def _open_codes(
     context: GoldenContext, revisions: tuple[str, str | None], hooks: RunHooks
@@ -129,7 +131,14 @@ def _open_codes(
     moved = replace(context, location=location, study=replace(context.study, name=location.name))
     meta = os.path.join(location.dir, layout.STUDY_META_DIR)
     with open_checkouts(context.folder, meta, lambda trees: hooks.console.message(f"waiting for {trees}")) as trees:
-        commits = {"a": load_commit(trees.repository, revisions[0]), "b": _load_other(context, trees, revisions[1])}
+        commits = {"a": load_commit(trees.repository, revisions[0])}
+        if revisions[1] is not None:
+            commits["b"] = load_commit(trees.repository, revisions[1])
+        else:
+            work = commit_work_tree(trees.open("b"), context.location.root, context.settings.secrets.file_patterns)
+            head = load_commit(trees.repository, "HEAD")
+            title = f"the files as they are, on {head.short}"
+            commits["b"] = work if work.sha == head.sha else replace(work, subject=title)
         if commits["a"].sha == commits["b"].sha:
             del commits["b"]
         codes: dict[str, GoldenContext] = {}
@@ -141,17 +150,6 @@ def _open_codes(
             except UsageError as error:
                 problems[side] = error.message
         yield codes, {side: f"{commit.short} {commit.subject}" for side, commit in commits.items()}, problems
-
-
-def _load_other(context: GoldenContext, trees: Checkouts, revision: str | None) -> Commit:
-    if revision is not None:
-        return load_commit(trees.repository, revision)
-    work = commit_work_tree(trees.open("b"), context.location.root, context.settings.secrets.file_patterns)
-    head = load_commit(trees.repository, "HEAD")
-    return work if work.sha == head.sha else replace(work, subject=f"the files as they are, on {head.short}")
-
-
-# ---------------------------------------------------------------- runs
 
 
 @dataclass(slots=True)
@@ -223,8 +221,6 @@ class _CellRuns:
     def describe(self, cell: str) -> BlameCell:
         runs = min(map(len, self.values.get(cell, {}).values()), default=0)
         return BlameCell(cell[0], cell[1], runs, self.problems.get(cell, ""))
-
-    # ------------------------------------------------------------ judging
 
     def _list_judged(self, segment: Segment) -> list[tuple[str, str]]:
         judged = {rule.metric for rule in self.rules}

@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from assay.errors import ConfigError
 from assay.follow.api import Entry, record_verdicts
 from assay.golden import manifests
-from assay.golden.flow.environments import choose_golden
 from assay.golden.flow.followers import SegmentFollower, describe_end, find_log, find_unread, follow_runs, load_log
 from assay.golden.flow.runs import (
     describe_early,
@@ -21,7 +20,7 @@ from assay.golden.flow.runs import (
     find_other_environment,
     load_origin,
 )
-from assay.golden.flow.segments import ENDED_WELL, GoldenContext, build_run, build_stamp
+from assay.golden.flow.segments import ENDED_WELL, GoldenContext, build_run, build_stamp, choose_golden
 from assay.golden.judge.convergence import count_peers, judge_segment, judge_so_far
 from assay.golden.judge.effects import default_delta
 from assay.golden.judge.evidence import (
@@ -85,7 +84,7 @@ def check_test(context: GoldenContext, hooks: RunHooks) -> GoldenTestReport:
     origin = load_origin(runs[0]) if runs else {}
     judged = list(zip(states, reports, strict=True))
     findings = [finding for report in reports for finding in report.verdict.findings]
-    findings += _find_odd(context, golden)
+    findings += [Finding(VerdictKind.ERROR, context.test.name, text) for text in _find_odd(context, golden)]
     tracks = [state.past_tracks() for state in states] if all(state.values for state in states) else []
     part = replace(golden, segments=tuple(judging))
     dead = find_dead(part, tracks) if tracks else []
@@ -139,15 +138,11 @@ def check_test(context: GoldenContext, hooks: RunHooks) -> GoldenTestReport:
 def _describe_better(findings: Sequence[Finding]) -> list[str]:
     """Warn of values that pass because better ones do; the largest stands for all."""
     passed = [each for each in findings if each.kind is VerdictKind.PASS]
-    better = [each for each in passed if each.message.startswith(SUSPICIOUSLY_BETTER)]
-    if not better:
+    if not (better := [each for each in passed if each.message.startswith(SUSPICIOUSLY_BETTER)]):
         return []
     most = max(better, key=lambda each: abs(each.effect or 0.0))
     others = f"; {len(better) - 1} more such findings" if len(better) > 1 else ""
     return [f"{most.subject}: {most.message.splitlines()[0]}{others}: is it the same metric, in the same unit?"]
-
-
-# ---------------------------------------------------------------- configurations that must agree
 
 
 def _report_same(configuration: Variant, states: Sequence[_State]) -> SameReport:
@@ -181,9 +176,6 @@ def _describe_same(report: SameReport, states: Sequence[_State]) -> list[str]:
     if pairs and all(values in [each.values for each in recordings] for values, recordings in pairs):
         lines.append(f"{report.name} is equal bit for bit to the recording: does the program read {report.title}?")
     return lines
-
-
-# ---------------------------------------------------------------- running
 
 
 def _run_rounds(context: GoldenContext, states: Sequence[_State], hooks: RunHooks) -> Report | None:
@@ -253,8 +245,6 @@ class _State:
         if finding not in self.findings:
             self.findings.append(finding)
 
-    # ------------------------------------------------------------ running
-
     def build_spec(self, stamp: str, index: int) -> RunSpec:
         name = f"{self.prefix}{stamp}-{index}-s{self.segment.start_step}"
         number = self.context.count_recorded_checks(self.golden) + len(self.runs) + 1
@@ -272,25 +262,22 @@ class _State:
             return None
         self.judged_to = values.last_step
         now, earlier = self._tracks_of(values), self.past_tracks()
+        peers = count_peers(self.context.test.rules, self.golden)
         for rule in self.rules:
             for label, track in now.get(rule.metric, {}).items():
-                found = judge_so_far(rule, self.segment, track, label=label, earlier=earlier, peers=self._peers)
+                found = judge_so_far(rule, self.segment, track, label=label, earlier=earlier, peers=peers)
                 if found is not None:
                     self.stopped = f"{rule.metric} {label}".strip() + f": {found.message.splitlines()[0]}"
                     return self.stopped
         return None
-
-    @property
-    def _peers(self) -> int:
-        return count_peers(self.context.test.rules, self.golden)
 
     def take(self, entry: Entry) -> None:
         """Take the values of a run that has ended, and how it ended."""
         values = self.follower.values if self.follower else Values()
         if entry.state in ENDED_WELL:
             self.stopped = None  # the run ended before it could be stopped
-        early = self.stopped if entry.state is State.STOPPED else None
-        run, last = build_run(entry, values.last_step, early), values.last_step
+        early, last = self.stopped if entry.state is State.STOPPED else None, values.last_step
+        run = build_run(entry, last, early)
         if early and last is not None:
             ran, left = max(1, last - self.segment.start_step), max(0, self.segment.last_step - last)
             run = replace(run, saved_steps=left, saved_s=(run.elapsed_s or 0.0) * left / ran)
@@ -326,8 +313,6 @@ class _State:
         most = self.context.options.most_checks or self.context.test.most_checks
         return len(self.runs) < most and self.report().verdict.kind is VerdictKind.INCONCLUSIVE
 
-    # ------------------------------------------------------------ judging
-
     def _tracks_of(self, values: Values) -> Tracks:
         """The values of a run at the golden's steps; labels that the golden lacks stay, since they are a difference."""
         found: dict[str, dict[str, Track]] = {}
@@ -350,26 +335,22 @@ class _State:
         verdict = Verdict.of(findings, sum(report.verdict.comparisons for report in metrics))
         return SegmentReport(self.segment.start_step, self.segment.checkpoint, verdict, metrics, tuple(self.runs))
 
-    def describe_stop(self, report: SegmentReport) -> list[str]:
+    def describe_stop(self, report: SegmentReport) -> Iterator[str]:
         """Describe an early stop in one line, for all metrics that it left undecided."""
         last = self.values[-1].last_step if self.values else None
-        if self.stopped is None or last is None:
-            return []
-        kept = {metric.metric for metric in report.metrics}
-        others = [rule.metric for rule in self.rules if rule.metric not in kept]
-        rest = f"; not judged there: {', '.join(others)}" if others else ""
-        return [f"segment {self.segment.start_step} was stopped at step {last}{rest}"]
+        if self.stopped is not None and last is not None:
+            kept = {metric.metric for metric in report.metrics}
+            others = [rule.metric for rule in self.rules if rule.metric not in kept]
+            rest = f"; not judged there: {', '.join(others)}" if others else ""
+            yield f"segment {self.segment.start_step} was stopped at step {last}{rest}"
 
-    def describe_overrun(self) -> list[str]:
+    def describe_overrun(self) -> Iterator[str]:
         """Describe in one line a run that went on beyond the requested length."""
-        if not self.context.test.has_length:
-            return []
         start, length = self.segment.start_step, self.context.test.steps_to_record
         end = max([start + length + self.beyond, *self.segment.steps])
         last = max((step for values in self.values for step in values.steps), default=start)
-        if last <= end:
-            return []
-        return [f"segment {start}: the check went on to step {last}; its segment ends at step {end}"]
+        if self.context.test.has_length and last > end:
+            yield f"segment {start}: the check went on to step {last}; its segment ends at step {end}"
 
     def _judge(self, rule: Rule, runs: Sequence[Tracks]) -> MetricReport | None:
         """Judge one metric; None if the run was stopped for another metric before this one was decided."""
@@ -377,7 +358,7 @@ class _State:
         seen = {label for run in runs for label in run.get(rule.metric, {})} | set(labels)
         found = [run.get(rule.metric, {}) for run in runs]
         check = {label: tuple(each[label] for each in found if label in each) for label in seen}
-        verdict = judge_segment(rule, self.segment, runs, peers=self._peers)
+        verdict = judge_segment(rule, self.segment, runs, peers=count_peers(self.context.test.rules, self.golden))
         last = self.values[-1].last_step
         if self.stopped is not None and last is not None:  # the steps that were not run are not gaps
             kept = [found for found in verdict.findings if found.step is None or found.step <= last]
@@ -386,9 +367,6 @@ class _State:
             verdict = Verdict.of(kept, verdict.comparisons)
         delta = default_delta(rule) if rule.kind != "margin" else rule.margin
         return MetricReport(rule, verdict, labels, check, self.golden.noise.get(rule.metric), delta)
-
-
-# ---------------------------------------------------------------- notes and hints
 
 
 def _describe_acceptance(context: GoldenContext, findings: Sequence[Finding]) -> list[str]:
@@ -460,16 +438,15 @@ def _describe_counting(context: GoldenContext, golden: Golden, states: Sequence[
     return [f"{what}: {cost}; record it once:\n  assay golden gather {options.build_arguments()} --counting"]
 
 
-def _find_odd(context: GoldenContext, golden: Golden) -> list[Finding]:
-    """Problems that make any verdict invalid."""
+def _find_odd(context: GoldenContext, golden: Golden) -> Iterator[str]:
+    """Yield problems that make any verdict invalid."""
     judged = {rule.metric for rule in context.test.rules}
-    found = [describe_gap(metric, step) for metric, step in golden.gaps if metric in judged]
+    yield from (describe_gap(metric, step) for metric, step in golden.gaps if metric in judged)
     if not golden.segments:
-        found.append("the golden recording has no segment: gather it again")
+        yield "the golden recording has no segment: gather it again"
     if not golden.complete:
-        found.append("the golden recording is not complete: its gathering did not finish; gather it again")
-    found += [f"the golden recording is not valid: {what}" for what in manifests.find_not_finite(golden, judged)]
-    return [Finding(VerdictKind.ERROR, context.test.name, text) for text in found]
+        yield "the golden recording is not complete: its gathering did not finish; gather it again"
+    yield from (f"the golden recording is not valid: {what}" for what in manifests.find_not_finite(golden, judged))
 
 
 def _hint_to_gather(context: GoldenContext) -> str:
@@ -479,7 +456,7 @@ def _hint_to_gather(context: GoldenContext) -> str:
     hint = f"gather it first: {how}"
     prefix = context.test.name + "_"
     names = [os.path.basename(path) for path in manifests.list_manifests(context.store)]
-    partial = os.path.basename(manifests.partial_path(context.manifest))
+    partial = os.path.basename(context.manifest + manifests.PARTIAL_SUFFIX)
     if others := [name.removeprefix(prefix) for name in names if name.startswith(prefix) and name != partial]:
         hint += f"; or name an existing one: --manifest-name {' or '.join(others)}"
     if partial in names:
@@ -487,17 +464,14 @@ def _hint_to_gather(context: GoldenContext) -> str:
     return hint
 
 
-def _build_warnings(context: GoldenContext, golden: Golden) -> list[str]:
-    warnings = []
+def _build_warnings(context: GoldenContext, golden: Golden) -> Iterator[str]:
     for rule in context.test.rules:
         if rule.metric not in context.test.parsed_metrics and context.is_original:
-            warnings.append(f"{rule.metric}: no parser reads it, so it cannot pass")
+            yield f"{rule.metric}: no parser reads it, so it cannot pass"
         elif golden.segments and rule.metric not in golden.metrics:
-            warnings.append(f"{rule.metric}: the golden recording does not have it, so it cannot pass")
-    steps = golden.steps_per_segment
+            yield f"{rule.metric}: the golden recording does not have it, so it cannot pass"
+    steps, host = golden.steps_per_segment, golden.provenance.get("host")
     if steps and steps != context.test.steps_to_record:
-        warnings.append(f"the golden was recorded over {steps} steps, the file has {context.test.steps_to_record}")
-    host = golden.provenance.get("host")
+        yield f"the golden was recorded over {steps} steps, the file has {context.test.steps_to_record}"
     if host and context.farm is None and host != os.uname().nodename:
-        warnings.append(f"the golden was recorded on another machine ({host})")
-    return warnings
+        yield f"the golden was recorded on another machine ({host})"

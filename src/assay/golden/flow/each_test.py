@@ -100,8 +100,7 @@ def explain_file(options: GoldenOptions, explain: Explain, hooks: RunHooks) -> G
     """Explain what began the difference that the last check of each test found; nothing is checked again."""
 
     def explain_last(context: GoldenContext, hooks: RunHooks) -> GoldenTestReport:
-        checks = [wanted for wanted, mode in list_ids(context.location) if mode == "check"]
-        if not checks:
+        if not (checks := [wanted for wanted, mode in list_ids(context.location) if mode == "check"]):
             hint = f"check and explain it: assay golden check {options.build_arguments()} --explain"
             raise UsageError(f"{context.test.name} was not checked yet", hint)
         _, report = load_report(context.location, max(checks))
@@ -114,9 +113,6 @@ def _add_notes(report: GoldenTestReport, lines: Sequence[str]) -> GoldenTestRepo
     """Add notes instead of those of an earlier explanation."""
     others = [note for note in report.notes if not note.startswith(_EXPLAINED)]
     return replace(report, notes=(*others, *(f"{_EXPLAINED}{line}" for line in lines)))
-
-
-# ---------------------------------------------------------------- `assay golden validate`
 
 
 @dataclass(slots=True)
@@ -187,8 +183,6 @@ def _try_patterns(test: GoldenTest, data: bytes, notes: list[str]) -> list[str]:
     problems += [f"{test.name} {metric}: {why}" for metric, why in unread.items() if why == NO_STEP_LINE]
     return problems
 
-
-# ---------------------------------------------------------------- `assay.check_golden`
 
 Path = str | os.PathLike[str]
 

@@ -78,8 +78,7 @@ class Listening:
 
 
 class RunOutput:
-    """What a run writes: its parsed log, attempt by attempt, and metrics in files of its own (JSON lines, csv,
-    TensorBoard, or by `assay.log`)."""
+    """What a run writes: its parsed log, attempt by attempt, and metrics in files of its own or by `assay.log`."""
 
     def __init__(self) -> None:
         self._log: Tail | None = None

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from assay.errors import FormatError, UsageError
 from assay.follow.api import Entry
 from assay.golden import manifests
-from assay.golden.flow.environments import choose_golden, name_golden
 from assay.golden.flow.followers import (
     LiveReader,
     RunOutput,
@@ -29,7 +28,7 @@ from assay.golden.flow.runs import (
     load_code_marks,
     lock_store,
 )
-from assay.golden.flow.segments import ENDED_WELL, GoldenContext, build_run
+from assay.golden.flow.segments import ENDED_WELL, GoldenContext, build_run, choose_golden, name_golden
 from assay.golden.judge.evidence import find_dead, find_seedless
 from assay.golden.judge.golden import (
     find_equal,
@@ -40,7 +39,7 @@ from assay.golden.judge.golden import (
     summarise_noise,
 )
 from assay.golden.recorder import LogReader, SegmentRecording, TrainingRecorder, Values
-from assay.golden.values import Golden, GoldenTest, GoldenTestReport, Segment, SegmentRun, Track
+from assay.golden.values import Golden, GoldenTest, GoldenTestReport, Segment, SegmentRun
 from assay.launch.api import Report, RunHooks
 from assay.show.console import CollectingConsole, Console
 from assay.show.formatting import render_count
@@ -53,11 +52,8 @@ _NOT_COUNTED = "how the program counts its steps is not recorded"
 
 
 def gather_test(context: GoldenContext, hooks: RunHooks) -> GoldenTestReport:
-    """Train once, record, repeat the segments, measure the noise, write the manifest.
-
-    Until all that has finished, the previous golden and its checkpoints stay; the new one is written next to it, to
-    `<manifest>.partial`.
-    """
+    """Train once, record, repeat the segments, measure the noise, write the manifest. Until all that has finished, the
+    previous golden and its checkpoints stay; the new one is written next to it, to `<manifest>.partial`."""
     context = name_golden(context).choose_checkpoints()
     context.check_store()
     build = _StartGathering if context.test.from_start else _Gathering
@@ -103,9 +99,6 @@ def count_test(context: GoldenContext, hooks: RunHooks) -> GoldenTestReport:
     )
 
 
-# ---------------------------------------------------------------- the training
-
-
 class _Gathering:
     """The state of one gathering, which follows its training."""
 
@@ -118,12 +111,21 @@ class _Gathering:
         self.findings: list[Finding] = []
         self.console = CollectingConsole()  # its lines are warnings in the report
         self.notes: list[str] = [*notes, *context.describe_locations()]
-        self.manifest = manifests.partial_path(context.manifest)
+        self.manifest = context.manifest + manifests.PARTIAL_SUFFIX
         self._segments = SegmentBuilder(context, self.console)
         self._refusals: list[Finding] = []
         self._log = ""
         self._marks = load_code_marks(context)
-        self._before, self._replacing = _load_before(context)
+        self._before: Golden | None = None
+        self._replacing: str | None = None  # the message for when the existing golden is replaced
+        try:
+            self._before = manifests.load_manifest(context.manifest, context.test.name)
+            when = self._before.provenance.get("gathered_at")
+            self._replacing = f"the golden recording {'of ' + str(when) if when else 'that existed'} is replaced"
+        except UsageError:
+            pass
+        except FormatError as error:
+            self._replacing = f"{error.message}; it is replaced"
         self.follow()
 
     @property
@@ -155,11 +157,7 @@ class _Gathering:
         found = [self._segments.build(recording, self.file_values) for recording in over]
         if segments := [segment for segment in found if segment is not None]:
             self.golden = self._build_golden(entry, segments, complete)
-            self._write_partial(self.golden)
-
-    def _write_partial(self, golden: Golden) -> None:
-        """Write a recording that is not marked complete, since it has not been accepted."""
-        manifests.write_manifest(self.manifest, replace(golden, complete=False))
+            manifests.write_manifest(self.manifest, replace(self.golden, complete=False))  # it is not accepted yet
 
     def conclude(self, entry: Entry) -> None:
         self._log = find_log(entry)
@@ -179,8 +177,6 @@ class _Gathering:
 
     def _find(self, kind: VerdictKind, subject: str, message: str) -> None:
         self.findings.append(Finding(kind, f"{self.context.test.name} {subject}", message))
-
-    # ------------------------------------------------------------ from recordings to a golden
 
     def _build_golden(self, entry: Entry, segments: Sequence[Segment], complete: bool) -> Golden:
         test = self.context.test
@@ -237,8 +233,6 @@ class _Gathering:
             else:
                 what = f"{rule.metric}: no parser reads it, so a check cannot pass"
                 self._find(VerdictKind.INCONCLUSIVE, rule.metric, what)
-
-    # ------------------------------------------------------------ the end
 
     def repeat(self, golden: Golden, hooks: RunHooks) -> Report | None:
         """Run each segment again for the noise or, without replicas, one segment to learn how the program counts its
@@ -298,7 +292,7 @@ class _Gathering:
             return
         if self.golden is not None:
             self.golden = replace(self.golden, complete=False)
-            self._write_partial(self.golden)
+            manifests.write_manifest(self.manifest, self.golden)
         if self._replacing is not None:
             self.notes.append(f"the previous golden recording is unchanged: {self.context.manifest}")
         if bad:
@@ -311,7 +305,7 @@ class _Gathering:
         manifests.write_manifest(path, golden)
         self.manifest = path
         with contextlib.suppress(OSError):
-            os.unlink(manifests.partial_path(path))
+            os.unlink(path + manifests.PARTIAL_SUFFIX)
         manifests.remove_checkpoints(path, old or ())
         if self._replacing is not None:
             self.console.warning(self._replacing)
@@ -350,12 +344,17 @@ class _StartGathering(_Gathering):
         for problem in values.problems:
             self._find(VerdictKind.ERROR, "log", f"{problem}; nothing is recorded{advice}")
         end = values.find_end(test.steps_to_record)
-        tracks = _cut_tracks(test, values, end) if end is not None else {}
+        wanted = test.parsed_metrics | {rule.metric for rule in test.rules}  # of the metric files only what is judged
+        tracks: dict[str, manifests.Labels] = {}
+        for (metric, label), found in values.found.items():
+            steps = sorted(step for step in found if end is not None and step <= end)
+            if steps and metric in wanted:
+                tracks.setdefault(metric, {})[label] = (values.cut(metric, label, steps),)
         if not tracks and entry.state in (*ENDED_WELL, State.TIMEOUT):
             self._report_nothing(find_unread(test, load_log(entry)))
         if end is None or not tracks or values.problems or entry.state not in ENDED_WELL:
             return
-        self.golden = self._build_golden(entry, [Segment(0, "", tracks)], complete=True)
+        self.golden = self._build_golden(entry, [Segment(0, "", _order_tracks(test, tracks))], complete=True)
         if not values.reaches(end):
             text = f"the training ended at step {self.golden.segments[0].last_step}, before its segment of "
             self.console.warning(f"{text}{test.steps_to_record} steps was complete: all of it is recorded")
@@ -372,32 +371,6 @@ class _StartGathering(_Gathering):
             self._find(VerdictKind.ERROR, "log", "; ".join([text, *self._follower.values.find_partial(judged)]))
 
 
-def _cut_tracks(test: GoldenTest, values: Values, end: int) -> dict[str, dict[str, tuple[Track, ...]]]:
-    """Return what was logged up to the step `end`; of the metric files only what is judged."""
-    wanted = test.parsed_metrics | {rule.metric for rule in test.rules}
-    tracks: dict[str, dict[str, tuple[Track, ...]]] = {}
-    for (metric, label), found in values.found.items():
-        steps = sorted(step for step in found if step <= end)
-        if steps and metric in wanted:
-            tracks.setdefault(metric, {})[label] = (values.cut(metric, label, steps),)
-    return _order_tracks(test, tracks)
-
-
-# ---------------------------------------------------------------- before the training
-
-
-def _load_before(context: GoldenContext) -> tuple[Golden | None, str | None]:
-    """Load the existing golden, and the message for when it is replaced."""
-    try:
-        before = manifests.load_manifest(context.manifest, context.test.name)
-    except UsageError:
-        return None, None
-    except FormatError as error:
-        return None, f"{error.message}; it is replaced"
-    when = before.provenance.get("gathered_at")
-    return before, f"the golden recording {'of ' + str(when) if when else 'that existed'} is replaced"
-
-
 def _order_tracks(test: GoldenTest, tracks: dict[str, manifests.Labels]) -> dict[str, manifests.Labels]:
     """Return the tracks in the order of the file, whatever their order in the log."""
     names = [pattern.metric for pattern in test.metrics]
@@ -412,7 +385,7 @@ class SegmentBuilder:
     _hashes: dict[str, str | None] = field(default_factory=dict)
 
     def build(self, recording: SegmentRecording, file_values: Values) -> Segment | None:
-        tracks: dict[str, dict[str, tuple[Track, ...]]] = {}
+        tracks: dict[str, manifests.Labels] = {}
         for metric, label in recording.values.found:
             tracks.setdefault(metric, {})[label] = (recording.values.cut(metric, label),)
         limit = recording.limit if recording.limit is not None else recording.start_step + recording.length
@@ -423,17 +396,15 @@ class SegmentBuilder:
                 tracks.setdefault(metric, {label: (track,)})
         if not tracks or recording.values.problems:
             return None
-        path = self.find_saved(recording)
-        if path is None:
+        if (path := self.find_saved(recording)) is None:
             return None
         if path not in self._hashes:
             self._hashes[path] = manifests.hash_checkpoint(path)
         ordered, folder = _order_tracks(self._context.test, tracks), os.path.dirname(self._context.manifest)
-        is_inside = path.startswith(folder + os.sep)
-        if not is_inside:
+        shown = os.path.relpath(path, folder) if path.startswith(folder + os.sep) else path
+        if shown == path:
             text = f"the checkpoint {path} is outside the store: the golden cannot be moved to another machine"
             self._console.warning(text)
-        shown = os.path.relpath(path, folder) if is_inside else path
         return Segment(recording.start_step, shown, ordered, self._hashes[path])
 
     def find_saved(self, recording: SegmentRecording) -> str | None:

@@ -46,12 +46,20 @@ def load_histories(context: GoldenContext, find_steps: FindSteps) -> list[NightH
     if not checks and not damaged:
         hint = f"check it first: assay golden check {context.options.build_arguments()}"
         raise UsageError(f"no check of {context.test.name} is kept in {context.location.dir}", hint)
-    found = _build_histories(context.location, checks, context.test.rules, find_steps)
-    hint = f"assay golden history {replace(context.options, tests=(context.test.name,)).build_arguments()} --accept"
-    if found:
-        return [_add_notes(each, damaged, hint) for each in found]
-    verdict = Verdict.of([Finding(VerdictKind.ERROR, context.test.name, text) for text in damaged], 0)
-    return [NightHistory(context.test.name, UNKNOWN, "", (), verdict, ())]
+    name = context.test.name
+    if not checks:
+        verdict = Verdict.of([Finding(VerdictKind.ERROR, name, text) for text in damaged], 0)
+        return [NightHistory(name, UNKNOWN, "", (), verdict, ())]
+    found = []
+    for each in _build_histories(context.location, checks, context.test.rules, find_steps):
+        # a check that cannot be read may have been the one that moved
+        unread = [Finding(VerdictKind.INCONCLUSIVE, each.test, text) for text in damaged]
+        verdict = Verdict.of([*each.verdict.findings, *unread], each.verdict.comparisons)
+        since = [each.nights[move.at].date for move in each.moves if move.state == "open"][:1]
+        how = f"assay golden history {replace(context.options, tests=(name,)).build_arguments()} --accept"
+        notes = [f"if this is meant:  {how} {date} --reason 'an intended change'" for date in since]
+        found.append(replace(each, verdict=verdict, notes=(*each.notes, *notes)))
+    return found
 
 
 def load_kept_histories(location: StudyLocation, since: str, find_steps: FindSteps) -> list[NightHistory]:
@@ -67,8 +75,7 @@ def _build_histories(
     accepted, by_metric = load_accepted(location), {rule.metric: rule for rule in rules}
     groups: dict[str, list[Check]] = {}
     for head, report in checks:
-        environment = report.origin.get("GPUs") or report.origin.get("cpu") or UNKNOWN
-        groups.setdefault(environment, []).append((head, report))
+        groups.setdefault(report.origin.get("GPUs") or report.origin.get("cpu") or UNKNOWN, []).append((head, report))
     return [_build_history(name, group, accepted, by_metric, find_steps) for name, group in groups.items()]
 
 
@@ -113,18 +120,6 @@ def _build_history(
     return NightHistory(mine[-1][1].test, environment, golden, tuple(nights), verdict, tuple(moves), tuple(notes))
 
 
-def _add_notes(history: NightHistory, damaged: Sequence[str], hint: str) -> NightHistory:
-    """Add a finding for each check that cannot be read: it may have been the one that moved."""
-    findings = [Finding(VerdictKind.INCONCLUSIVE, history.test, text) for text in damaged]
-    verdict = Verdict.of([*history.verdict.findings, *findings], history.verdict.comparisons)
-    since = [history.nights[move.at].date for move in history.moves if move.state == "open"][:1]
-    notes = [f"if this is meant:  {hint} {date} --reason 'an intended change'" for date in since]
-    return replace(history, verdict=verdict, notes=(*history.notes, *notes))
-
-
-# ---------------------------------------------------------------- triage
-
-
 def load_accepted(location: StudyLocation) -> dict[str, str]:
     """Load why each night was accepted, by its date; the last entry for a night counts."""
     found: dict[str, str] = {}
@@ -138,8 +133,7 @@ def write_accepted(context: GoldenContext, night: str, reason: str) -> list[str]
     """Accept a night (its date, or `last`) and those after it; an empty reason withdraws that. Raises NotFoundError."""
     checks, _ = _load_checks(context.location)
     dates = list(dict.fromkeys(render_date(head.at, "%Y-%m-%d") for head, _ in checks))
-    chosen = dates[-1] if night == "last" and dates else night
-    if chosen not in dates:
+    if (chosen := dates[-1] if night == "last" and dates else night) not in dates:
         raise NotFoundError("night", night, dates)
     nights = dates[dates.index(chosen) :]
     for each in nights:

@@ -1,28 +1,28 @@
 """`assay golden rebase`: a new golden replaces the old one, with a reason and a record of the drift.
 
 A fresh gathering is staged next to the golden until it is accepted; from a check, its runs are reused and repeated
-until there are as many recordings as before.
+until there are as many recordings as before. Artifacts are what CI kept of a check: a root of runs, or the folder of
+one study in it, with the reports in `.assay/golden`: a report states with which golden its runs were compared.
 """
 
 from __future__ import annotations
 
 import contextlib
 import getpass
+import glob
 import os
 import time
 from collections.abc import Mapping, Sequence
-from itertools import count, islice
+from itertools import count, islice, takewhile
 from typing import Any
 
 from assay.errors import AssayError, FormatError, UsageError
-from assay.follow.api import Entry
+from assay.follow.api import Entry, RetryPolicy, StudyLocation
 from assay.golden import manifests
 from assay.golden.config import load_golden_file
-from assay.golden.flow.artifacts import CheckRun, load_artifacts, load_checks, load_whole
 from assay.golden.flow.blame import blame_test, find_commit
 from assay.golden.flow.check import CHECK_PREFIX
-from assay.golden.flow.environments import choose_golden
-from assay.golden.flow.followers import describe_end
+from assay.golden.flow.followers import SegmentFollower, describe_end
 from assay.golden.flow.gather import gather_test
 from assay.golden.flow.runs import (
     Replication,
@@ -33,7 +33,15 @@ from assay.golden.flow.runs import (
     is_whole,
     load_code_marks,
 )
-from assay.golden.flow.segments import ENDED_WELL, GoldenContext, GoldenOptions, build_contexts, build_stamp
+from assay.golden.flow.segments import (
+    ENDED_WELL,
+    STUDY_PREFIX,
+    GoldenContext,
+    GoldenOptions,
+    build_contexts,
+    build_stamp,
+    choose_golden,
+)
 from assay.golden.judge.contrasts import measure_shifts
 from assay.golden.judge.convergence import count_peers, judge_rules
 from assay.golden.judge.evidence import find_dead
@@ -45,13 +53,16 @@ from assay.golden.judge.golden import (
     measure_levels,
     summarise_noise,
 )
+from assay.golden.recorder import Values
+from assay.golden.records import list_ids, load_report
 from assay.golden.requests import RebaseRequest
 from assay.golden.results import Rebased
-from assay.golden.values import Golden, Segment
+from assay.golden.values import Golden, GoldenTestReport, Segment
 from assay.launch.api import RunHooks
 from assay.observe.environment import load_git
 from assay.record import run_directory
-from assay.system.fast_dataclasses import replace
+from assay.record.received import is_foreign
+from assay.system.fast_dataclasses import dataclass, replace
 from assay.system.files import write_atomic
 from assay.system.git import find_git_root
 from assay.values.environment import GitState
@@ -59,7 +70,16 @@ from assay.values.run import RunSpec, State
 from assay.values.verdict import VerdictKind
 
 STAGED_SUFFIX = ".rebase"
+_NOT_PASSED = (State.FAILED, State.TIMEOUT, State.STOPPED)  # a check stops the runs that have failed by then
 _PASSED = "it passed in the artifacts"
+
+
+@dataclass(frozen=True, slots=True)
+class CheckRun:
+    """A run of a check that logged every step."""
+
+    entry: Entry
+    values: Values
 
 
 def rebase_file(request: RebaseRequest, options: GoldenOptions, hooks: RunHooks | None = None) -> tuple[Rebased, ...]:
@@ -101,9 +121,6 @@ def _rebase(context: GoldenContext, before: Golden, request: RebaseRequest, hook
         how = "this accepts more than before: confirm it with --allow-wider"
         return replace(outcome, after=after, refusals=(*wider, how))
     return _accept(context, outcome, after, request, wider)
-
-
-# ---------------------------------------------------------------- accepting
 
 
 def _accept(
@@ -175,9 +192,6 @@ def _find_moved_by_code(context: GoldenContext, before: Golden, hooks: RunHooks)
     return found, None
 
 
-# ---------------------------------------------------------------- from what CI kept
-
-
 def _from_artifacts(context: GoldenContext, before: Golden, request: RebaseRequest, _hooks: RunHooks) -> NewGolden:
     """Build the golden without running anything; return `before` if it passed and only failing ones are wanted."""
     kind, kept = load_artifacts(context, before, request.artifacts or "")
@@ -196,42 +210,29 @@ def _from_artifacts(context: GoldenContext, before: Golden, request: RebaseReque
     return replace(after, noise=noise), problems, None
 
 
-# ---------------------------------------------------------------- from a fresh gathering
-
 # the new golden, reasons to refuse it, the signal that interrupted it
 NewGolden = tuple[Golden | None, Sequence[str], str | None]
 
 
 def _from_gathering(context: GoldenContext, before: Golden, request: RebaseRequest, hooks: RunHooks) -> NewGolden:
     staged = context.manifest + STAGED_SUFFIX
-    found = None if request.fresh or request.environment_only else _load_staged(staged, context)
-    if found is not None:
-        hooks.console.message(f"using the recording in {staged}; gather again with --fresh")
-        return found, (), None
+    with contextlib.suppress(UsageError, FormatError):
+        found = manifests.load_manifest(staged, context.test.name)
+        is_whole_recording = found.complete and (found.noise or not context.test.replicas)
+        is_same = found.provenance.get("config_hash") == context.config_hash
+        if is_whole_recording and is_same and not request.fresh and not request.environment_only:
+            hooks.console.message(f"using the recording in {staged}; gather again with --fresh")
+            return found, (), None
     # the name is the same after an interruption
     folder = os.path.join(context.checkpoints, f"rebase-{len(before.history) + 1}")
     report = gather_test(replace(context, manifest=staged, checkpoints=folder), hooks)
     if report.interrupted or report.problem:
         return None, [report.problem] if report.problem else (), report.interrupted
     bad = [finding.message for finding in report.verdict.findings if finding.kind is not VerdictKind.PASS]
-    bad = list(dict.fromkeys([*bad, *(find_dead(report.golden) if report.golden else ())]))
-    if bad:
+    if bad := list(dict.fromkeys([*bad, *(find_dead(report.golden) if report.golden else ())])):
         with contextlib.suppress(FileNotFoundError):
             os.unlink(staged)  # an invalid recording must not stay staged
     return report.golden, bad, None
-
-
-def _load_staged(path: str, context: GoldenContext) -> Golden | None:
-    try:
-        golden = manifests.load_manifest(path, context.test.name)
-    except (UsageError, FormatError):
-        return None
-    is_measured = golden.noise or not context.test.replicas
-    fits = golden.complete and is_measured and golden.provenance.get("config_hash") == context.config_hash
-    return golden if fits else None
-
-
-# ---------------------------------------------------------------- from the last check
 
 
 def _from_check(context: GoldenContext, before: Golden, request: RebaseRequest, hooks: RunHooks) -> NewGolden:
@@ -259,8 +260,7 @@ def _from_check(context: GoldenContext, before: Golden, request: RebaseRequest, 
         unknown = "the code of a check is unknown where git does not have all of it: "
         why = "no run of a check was made with the current code: " if is_known else unknown
         hooks.console.message(f"{'' if request.fresh else why}all recordings are made again")
-    interrupted = _run_missing(context, before, runs, wanted, hooks)
-    if interrupted is not None:
+    if (interrupted := _run_missing(context, before, runs, wanted, hooks)) is not None:
         return None, (), interrupted
     after, missing = _build_golden(context, before, runs, load_code_marks(context))
     if after is None:
@@ -300,20 +300,16 @@ def _build_golden(
     provenance = build_provenance(context, runs[0][0].entry, marks)
     if context.changes_seeds:
         provenance["check_runs"] = max(_find_number(run.entry.spec) for each in runs.values() for run in each)
-    after = replace(before, segments=tuple(segments), version=2, provenance=provenance, complete=True, gaps=())
-    return after, []
+    return replace(before, segments=tuple(segments), version=2, provenance=provenance, complete=True, gaps=()), []
 
 
 def _find_last_check(context: GoldenContext, golden: Golden, code: tuple[str, str] | None) -> dict[int, list[Entry]]:
     """The runs of the last check that used the current command and this code, by segment."""
     found: dict[int, list[Entry]] = {}
     for entry in load_checks(context.location.dir):
-        index = _find_segment(entry.spec, context, golden)
-        if index is None:
-            continue
+        index, number = _find_segment(entry.spec, context, golden), _find_number(entry.spec)
         recorded = context.count_recorded_checks(golden)
-        number = _find_number(entry.spec)
-        if number <= recorded:  # its seed is one of the golden
+        if index is None or number <= recorded:  # its seed is one of the golden
             continue
         if number == recorded + 1:
             found[index] = []  # a later check begins
@@ -323,16 +319,12 @@ def _find_last_check(context: GoldenContext, golden: Golden, code: tuple[str, st
     return found
 
 
-_NOT_PASSED = (State.FAILED, State.TIMEOUT, State.STOPPED)  # a check stops the runs that have failed by then
-
-
 def _find_failures(context: GoldenContext, golden: Golden, last: Mapping[int, Sequence[Entry]]) -> list[str]:
     """Describe why the last check did not pass: runs that it or a crash ended, and runs that the rules fail."""
     failures = []
     for index, entries in sorted(last.items()):
         segment = golden.segments[index]
-        bad = next((entry for entry in entries if entry.state in _NOT_PASSED), None)
-        if bad is not None:
+        if (bad := next((entry for entry in entries if entry.state in _NOT_PASSED), None)) is not None:
             name = f"segment {segment.start_step}"
             failures.append(f"{name}: the last check's run {bad.spec.name} is {bad.state}, not done")
             continue
@@ -388,3 +380,113 @@ def _run_missing(
         if is_whole(segment, logged[name]):
             runs[indices[name]].append(CheckRun(entry, logged[name]))
     return None
+
+
+def load_whole(entries: Sequence[Entry], segment: Segment, context: GoldenContext) -> list[CheckRun]:
+    """The runs that logged every step."""
+    runs = []
+    for entry in entries:
+        follower = SegmentFollower(context.test, segment.last_step)
+        follower.read(entry, final=True)
+        if is_whole(segment, follower.values):
+            runs.append(CheckRun(entry, follower.values))
+    return runs
+
+
+def load_checks(study_dir: str, foreign: bool = False) -> list[Entry]:
+    """Return the runs of checks that have begun, oldest first; their names show the order only by the second.
+    `foreign`: also those that were pulled from elsewhere."""
+    found = []
+    for path in run_directory.find_run_dirs(study_dir):
+        if not os.path.basename(path).startswith(CHECK_PREFIX) or (is_foreign(path) and not foreign):
+            continue
+        try:
+            record = run_directory.load_record(path)
+        except (OSError, FormatError):
+            continue
+        history = run_directory.load_history(path)
+        if record.spec.params.get("mode") == "check" and history.last is not None:
+            entry = Entry(record.spec, path, RetryPolicy(), history.state, history.last.number)
+            found.append((record.created_at, path, entry))
+    return [entry for _, _, entry in sorted(found, key=lambda run: run[:2])]
+
+
+def load_artifacts(
+    context: GoldenContext, golden: Golden, folder: str
+) -> tuple[VerdictKind, dict[int, list[CheckRun]]]:
+    """Return the verdict of the last check, and by segment its runs, with those of earlier checks of the same verdict,
+    code and environment. Raises if they are damaged, lack a whole run, or are of another study or golden."""
+    location = _find_study(context, folder)
+    reports = [load_report(location, each)[1] for each, mode in list_ids(location) if mode == "check"]
+    if not reports:
+        raise UsageError(f"{location.dir} has no report of a check", "keep the whole folder of runs, hidden files too")
+    _check_golden(context, reports[0], golden)
+    entries = {os.path.basename(entry.dir): entry for entry in load_checks(location.dir, foreign=True)}
+    segments = {(each.start_step, each.checkpoint): index for index, each in enumerate(golden.segments)}
+    runs: dict[int, list[CheckRun]] = {index: [] for index in range(len(golden.segments))}
+    origin, ends = None, dict[int, str]()
+    kind = reports[0].verdict.kind
+    for report in takewhile(lambda each: _is_of(each, golden) and each.verdict.kind is kind, reports):
+        for each in report.segments:
+            index = segments[each.start_step, each.checkpoint]
+            for run in each.runs:
+                entry = entries.get(name := os.path.basename(run.dir))
+                if report is not reports[0] and (entry is None or origin is None or _load_origin(entry) != origin):
+                    continue  # of an earlier check with another code or environment, or an unknown one
+                if entry is None:
+                    raise FormatError(f"{location.dir} lacks the run {name}, or it is damaged", "keep the whole folder")
+                origin = origin or _load_origin(entry)
+                done = [entry] if entry.state in ENDED_WELL else []
+                runs[index] += load_whole(done, golden.segments[index], context)
+                ends.setdefault(index, "" if run.state in ENDED_WELL else f": {run.stopped_early or run.reason}")
+    for index, found in runs.items():
+        if not found:
+            what = f"segment {golden.segments[index].start_step} has no complete run in the artifacts"
+            raise UsageError(what + ends.get(index, ""), f"let CI run it to its end: {_build_check(context)}")
+    return kind, runs
+
+
+def _find_study(context: GoldenContext, folder: str) -> StudyLocation:
+    """Find the study: the folder itself, in a root of runs, or in a folder around one."""
+    name, top = context.location.name, os.path.abspath(folder)
+    if not os.path.isdir(top):
+        raise UsageError(f"there is no folder {folder}", "name what CI kept: the folder of its runs")
+    if os.path.basename(top) == name:
+        return StudyLocation(os.path.dirname(top), name)
+    roots = [top, *(entry.path for entry in os.scandir(top) if entry.is_dir())]
+    found = sorted({path for root in roots for path in glob.glob(f"{glob.escape(root)}/{STUDY_PREFIX}*")})
+    if len(mine := [path for path in found if os.path.basename(path) == name]) == 1:
+        return StudyLocation(os.path.dirname(mine[0]), name)
+    has = f"it has {', '.join(found)}" if found else "name the folder of runs that CI kept"
+    raise UsageError(f"{folder} has {'several folders' if mine else 'no runs'} of {name}", has)
+
+
+def _check_golden(context: GoldenContext, report: GoldenTestReport, golden: Golden) -> None:
+    if report.test != context.test.name:
+        raise UsageError(f"the artifacts are of the test {report.test}, not of {context.test.name}")
+    if not _is_of(report, golden):
+        when = report.golden.provenance.get("gathered_at") if report.golden else None
+        message = f"the check in the artifacts was of another golden, recorded {when or 'at an unknown time'}"
+        raise UsageError(message, f"check with the one in the store: {_build_check(context)}")
+
+
+def _is_of(report: GoldenTestReport, golden: Golden) -> bool:
+    return report.golden is not None and _build_mark(report.golden) == _build_mark(golden)
+
+
+def _build_check(context: GoldenContext) -> str:
+    return f"assay golden check {context.options.build_arguments()} --no-early-stop"
+
+
+def _build_mark(golden: Golden) -> list[Any]:
+    """Build a value that is equal for equal recordings, without the logged texts, which reports do not keep."""
+    walked = [found for each in golden.segments for found in each.walk()]
+    tracks = [(name, label, run.steps, run.values) for name, label, runs in walked for run in runs]
+    return [repr(tracks), [(each.start_step, each.checkpoint, each.checkpoint_sha) for each in golden.segments]]
+
+
+def _load_origin(entry: Entry) -> tuple[Any, ...] | None:
+    """Return the code and environment of a run; None if the code is unknown."""
+    environment = run_directory.load_environment(entry.dir) or {}
+    git = environment.get("git")
+    return (git.get("commit"), git.get("diff"), environment.get("fingerprint")) if git else None

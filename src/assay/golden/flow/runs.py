@@ -12,16 +12,24 @@ import secrets
 import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from assay.code.tree import Selection, load_tree
 from assay.errors import FormatError, InfrastructureError, UsageError
 from assay.execute.places import load_place
 from assay.follow.api import Entry, FoundRun
 from assay.golden import manifests
-from assay.golden.flow.environments import build_key, describe_key, find_image, find_other
 from assay.golden.flow.followers import SegmentFollower, describe_end, follow_runs
-from assay.golden.flow.segments import ENDED_WELL, GoldenContext, build_run, build_stamp
+from assay.golden.flow.segments import (
+    ENDED_WELL,
+    GoldenContext,
+    build_key,
+    build_run,
+    build_stamp,
+    describe_key,
+    find_image,
+    find_other,
+)
 from assay.golden.judge.evidence import find_early_step
 from assay.golden.judge.golden import SegmentNoise, build_rule_facts
 from assay.golden.judge.pointwise import render_fraction
@@ -37,8 +45,6 @@ from assay.values.run import RunSpec
 from assay.values.verdict import Finding, VerdictKind
 
 _SEED = re.compile(r"(?:^|\s)-{0,2}([\w.-]*seed[\w.-]*)[= ](\S+)", re.IGNORECASE)
-
-
 # What counts as code without git: programs and their settings, not the data and logs that a program writes.
 _CODE = re.compile(
     r".*\.(pyx?|pxd|ipynb|(ba)?sh|pl|r|jl|lua|[jt]s|rs|go|java|c|cc|cpp|cxx|cuh?|h|hpp|so|ya?ml|json|toml|cfg|ini|conf|gin)",
@@ -51,12 +57,22 @@ _SESSION = re.compile(
 )
 GATHER_PREFIX = "gather-"
 LOCK_SUFFIX = ".lock"
+_OTHER_FILES = ("ssh", "ray")  # engines whose machines may have another Python under the same path
+_MOST_DIFFERENCES = 8
+_MOST_NAMED = 4
 _MOST_FILES = 2000  # files of code that a manifest lists
 
-Job = tuple[int, int, str]  # the segment's index, the replica's number, the variant's name or ""
 
+class ReplicaJob(NamedTuple):
+    """A segment that is run again: as a replica, or by a variant."""
 
-# ---------------------------------------------------------------- the training
+    segment: int  # its index
+    number: int  # of the replica
+    variant: str  # its name, or ""
+
+    @property
+    def title(self) -> str:
+        return f"the variant {self.variant}" if self.variant else "a replica"
 
 
 def _hash(value: Any) -> str:
@@ -152,11 +168,6 @@ def describe_origin(context: GoldenContext, origin: Mapping[str, Any]) -> dict[s
     """Describe the environment of the first run of a check, for comparing nights."""
     command = _strip_ours(context, context.build_check_command("", 0))
     return {"command": command, **_flatten_origin(origin)} if origin else {}
-
-
-_OTHER_FILES = ("ssh", "ray")  # engines whose machines may have another Python under the same path
-_MOST_DIFFERENCES = 8
-_MOST_NAMED = 4
 
 
 def find_differences(context: GoldenContext, golden: Golden, origin: Mapping[str, Any]) -> list[str]:
@@ -278,8 +289,7 @@ def _load_open(path: str, context: GoldenContext) -> RunSpec | None:
     is_same = spec.params.get("manifest") == context.manifest or shlex.quote(context.checkpoints) in words
     if last is None or not is_same:
         return None
-    is_open = last.outcome is None or (last.stop is not None and last.stop.kind == "interrupt")
-    return spec if is_open else None
+    return spec if last.outcome is None or (last.stop is not None and last.stop.kind == "interrupt") else None
 
 
 def _end(context: GoldenContext, path: str, why: str) -> str:
@@ -308,9 +318,6 @@ def lock_store(context: GoldenContext) -> Iterator[None]:
         yield
 
 
-# ---------------------------------------------------------------- replicas
-
-
 @dataclass(slots=True)
 class Replication:
     """Every segment of a golden, `count` times more, and once by each variant."""
@@ -320,12 +327,13 @@ class Replication:
     count: int
     runs: list[SegmentRun] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
-    _found: dict[Job, Values] = field(default_factory=dict)
+    _found: dict[ReplicaJob, Values] = field(default_factory=dict)
 
     def run(self, hooks: RunHooks) -> Report:
         """Run all jobs. If it is unknown how the program counts its steps, one run shows it before the others start."""
         names = ["" for _ in range(self.count)] + [variant.name for variant in self.context.test.variants]
-        jobs = [(index, at, name) for at, name in enumerate(names, 1) for index in range(len(self.golden.segments))]
+        segments = range(len(self.golden.segments))
+        jobs = [ReplicaJob(index, at, name) for at, name in enumerate(names, 1) for index in segments]
         report = None
         if self.golden.steps_beyond is None:
             report, jobs = self._learn(jobs, hooks)
@@ -336,27 +344,31 @@ class Replication:
                 report, _ = self._run_jobs(short, 1, hooks)
         assert report is not None
         self._learn_start()
-        segments = []
+        recorded = []
         for index, segment in enumerate(self.golden.segments):
-            found = [(job[2], self._found[job]) for job in sorted(self._found) if job[0] == index]
+            found = [(job.variant, self._found[job]) for job in sorted(self._found) if job.segment == index]
             variants = {name: cut_values(segment, values) for name, values in found if name}
             replicas = [values for name, values in found if not name]
-            segments.append(replace(add_recordings(segment, replicas), variants=variants))
-        self.golden = replace(self.golden, segments=tuple(segments))
-        self._report_lost_steps()
+            recorded.append(replace(add_recordings(segment, replicas), variants=variants))
+        self.golden = replace(self.golden, segments=tuple(recorded))
+        for job, values in self._found.items():  # neither they nor a check can be compared with the training
+            segment = self._segment(job)
+            for metric, step in find_lost_steps(segment, values):
+                message = f"{job.title} logs no {metric} at step {step}; the training did"
+                finding = self._build_error(f"segment {segment.start_step} {metric}", message, step)
+                if finding not in self.findings:
+                    self.findings.append(finding)
         return report
 
     def learn(self, hooks: RunHooks) -> Report:
         """Find out how the program counts, by one run whose values are not kept."""
-        return self._learn([(index, 1, "") for index in range(len(self.golden.segments))], hooks)[0]
+        return self._learn([ReplicaJob(index, 1, "") for index in range(len(self.golden.segments))], hooks)[0]
 
-    def _learn(self, jobs: Sequence[Job], hooks: RunHooks) -> tuple[Report, list[Job]]:
-        """Run the segment that reaches furthest from its checkpoint: one that was cut short cannot lack a step.
-
-        Returns how it ended, and the jobs that are still to be run.
-        """
+    def _learn(self, jobs: Sequence[ReplicaJob], hooks: RunHooks) -> tuple[Report, list[ReplicaJob]]:
+        """Run the segment that reaches furthest from its checkpoint: one that was cut short cannot lack a step. Returns
+        how it ended, and the jobs that are still to be run."""
         lengths = [segment.last_step - segment.start_step for segment in self.golden.segments]
-        job = max(jobs, key=lambda each: (lengths[each[0]], -each[1]))
+        job = max(jobs, key=lambda each: (lengths[each.segment], -each.number))
         report, short = self._run_jobs([job], 0, hooks)
         if job in self._found:
             self.golden = replace(self.golden, steps_beyond=1 if short else 0)
@@ -371,7 +383,7 @@ class Replication:
         known = [each.start_step in steps for each, steps in found if each.start_step not in each.steps]
         self.golden = replace(self.golden, repeats_start=any(known) if known else None)
 
-    def _run_jobs(self, jobs: Sequence[Job], beyond: int, hooks: RunHooks) -> tuple[Report, list[Job]]:
+    def _run_jobs(self, jobs: Sequence[ReplicaJob], beyond: int, hooks: RunHooks) -> tuple[Report, list[ReplicaJob]]:
         """Run jobs; return how they ended, and the jobs that lack exactly the last step."""
         stamp = build_stamp()
         specs = {job: self._build_spec(job, stamp, beyond) for job in jobs}
@@ -384,40 +396,25 @@ class Replication:
             is_well = entry.state in ENDED_WELL
             what = describe_early(self.context, segment, values) if is_well else f"failed: {describe_end(entry)}"
             if what:
-                self.findings.append(self._build_error(f"segment {segment.start_step}", f"{_name(job)} {what}"))
+                self.findings.append(self._build_error(f"segment {segment.start_step}", f"{job.title} {what}"))
             else:
                 self._found[job] = values
         short = [job for job in jobs if job in self._found and falls_one_short(self._segment(job), self._found[job])]
         return report, short
 
-    def _segment(self, job: Job) -> Segment:
-        return self.golden.segments[job[0]]
+    def _segment(self, job: ReplicaJob) -> Segment:
+        return self.golden.segments[job.segment]
 
     def _build_error(self, subject: str, message: str, step: float | None = None) -> Finding:
         return Finding(VerdictKind.ERROR, f"{self.context.test.name} {subject}", message, step=step)
 
-    def _build_spec(self, job: Job, stamp: str, beyond: int) -> RunSpec:
-        segment, (_, number, variant) = self._segment(job), job
-        named = [self.context.use_variant(each) for each in self.context.test.variants if each.name == variant]
+    def _build_spec(self, job: ReplicaJob, stamp: str, beyond: int) -> RunSpec:
+        segment = self._segment(job)
+        named = [self.context.use_variant(each) for each in self.context.test.variants if each.name == job.variant]
         context = named[0] if named else self.context
         saved = os.path.basename(context.find_checkpoint(segment) or segment.checkpoint)[:20]
-        name = "-".join(filter(None, ("replica", stamp, f"s{segment.start_step}", saved, str(number))))
-        return context.build_segment_spec(name, segment, beyond=beyond, number=number, variant=variant)
-
-    def _report_lost_steps(self) -> None:
-        """Report replicas that log other steps than the training: neither they nor a check can be compared with it."""
-        for job, values in self._found.items():
-            segment = self._segment(job)
-            for metric, step in find_lost_steps(segment, values):
-                subject = f"segment {segment.start_step} {metric}"
-                message = f"{_name(job)} logs no {metric} at step {step}; the training did"
-                finding = self._build_error(subject, message, step)
-                if finding not in self.findings:
-                    self.findings.append(finding)
-
-
-def _name(job: Job) -> str:
-    return f"the variant {job[2]}" if job[2] else "a replica"
+        name = "-".join(filter(None, ("replica", stamp, f"s{segment.start_step}", saved, str(job.number))))
+        return context.build_segment_spec(name, segment, beyond=beyond, number=job.number, variant=job.variant)
 
 
 def follow_specs(
@@ -435,13 +432,9 @@ def follow_specs(
     return report, {name: followers[name].values if name in followers else Values() for name in specs}
 
 
-# ---------------------------------------------------------------- values of a run for a segment
-
-
 def describe_early(context: GoldenContext, segment: Segment, values: Values, repeats: bool | None = None) -> str:
     """The step that shows that a run did not begin at its checkpoint, and the flag that it may have ignored."""
-    step = find_early_step(segment, list_steps(segment, values), repeats)
-    if step is None:
+    if (step := find_early_step(segment, list_steps(segment, values), repeats)) is None:
         return ""
     if context.test.from_start:
         return f"logs step {step}, before the first that was recorded, {segment.steps[0]}: it counts in another way"
@@ -497,17 +490,12 @@ def is_whole(segment: Segment, values: Values) -> bool:
     return all(found.keys() >= {*steps} for found, steps in walked)
 
 
-# ---------------------------------------------------------------- notes
-
-
 def describe_noise(found: Sequence[SegmentNoise], rules: Sequence[Rule] = ()) -> list[str]:
     """Describe what a check can show of each metric in its noisiest segment. Exact rules have no delta."""
     exact = {rule.metric for rule in rules if rule.kind == "exact"}
     worst: dict[str, SegmentNoise] = {}
-    for noise in found:
-        if noise.metric in exact:
-            continue
-        if noise.metric not in worst or noise.per_window > worst[noise.metric].per_window:
+    for noise in (each for each in found if each.metric not in exact):
+        if noise.per_window > worst.setdefault(noise.metric, noise).per_window:
             worst[noise.metric] = noise
     return [
         f"{noise.metric}: noise {render_fraction(noise.per_window)} per window, "

@@ -1,4 +1,9 @@
-"""Runs of a golden test: context, commands, run specs and how they are started."""
+"""Runs of a golden test: context, commands, run specs and how they are started; which golden of several is used.
+
+Goldens of several environments in one store are `TEST_NAME@…manifest.json` next to `TEST_…manifest.json`. A golden's
+environment is what its provenance states: GPU, torch, container image. What it does not state fits all: a golden of the
+original, or an imported one, is used everywhere.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +32,9 @@ from assay.golden.values import (
     Variant,
 )
 from assay.launch.api import Report, RunHooks, run_specs
+from assay.observe.environment import load_environment
 from assay.plan.expand import build_plan
-from assay.system.fast_dataclasses import dataclass, replace
+from assay.system.fast_dataclasses import asdict, dataclass, replace
 from assay.system.git import find_git_root
 from assay.values.run import Command, LogStream, RunSpec, State, spec_id
 from assay.values.secrets import hide_spec
@@ -37,6 +43,9 @@ from assay.values.study import STUDY_NAME_RULE, CodePolicy, Farm, Pattern, Probl
 COMMAND = "train"
 ENDED_WELL = (State.DONE, State.PRUNED)  # pruned: ended by us when its segment was complete
 STUDY_PREFIX = "golden-"
+DEFAULT = "default"  # the environment of the golden whose file has no name of one
+_MARK = "@"  # after the name of an environment
+_IMAGE_VARIABLES = ("APPTAINER_CONTAINER", "SINGULARITY_CONTAINER")
 _CHECK_SEEDS = 1000  # the first seed of checks
 _LOG_NAMES: dict[LogStream, tuple[str, str]] = {  # what is parsed, and the other stream
     "stdout": ("{command}{suffix}.stdout.log", "{command}{suffix}.stderr.log"),
@@ -44,6 +53,7 @@ _LOG_NAMES: dict[LogStream, tuple[str, str]] = {  # what is parsed, and the othe
     "both": ("{command}{suffix}.log", "{command}{suffix}.other.log"),
 }
 
+Key = Mapping[str, str]  # of an environment: GPU, torch, image, those that are known
 Explain = Callable[["GoldenContext", GoldenTestReport, RunHooks], tuple[str, ...]]
 
 
@@ -68,7 +78,7 @@ class GoldenOptions:
     run_arguments: tuple[str, ...] = ()  # appended to the command of every check
     grace_s: float = 10.0
     command_line: tuple[str, ...] = ()
-    environment: str | None = None  # whose golden is used; None: see flow/environments.py
+    environment: str | None = None  # whose golden is used; None: see `choose_golden`
     address: str | None = None  # the address of a store that is used as a copy on this machine
     explain: Explain | None = None  # a plug-in's function that finds what began a difference, for the report
     is_harness: bool = False  # called by the original's command line: its behaviour, its hints
@@ -123,8 +133,6 @@ class GoldenContext:
         rules = tuple(rule if rule.kind == "exact" else replace(rule, kind="same") for rule in self.test.rules)
         return replace(used, test=replace(used.test, rules=rules))
 
-    # ------------------------------------------------------------ commands
-
     def build_gather_command(self) -> str:
         """Build the command of the recorded training; without checkpoints it is the run that a check repeats."""
         if self.test.from_start:
@@ -164,11 +172,9 @@ class GoldenContext:
         self, name: str, segment: Segment, *, beyond: int | None, number: int, variant: str | None = None
     ) -> RunSpec:
         """Build a run of a check; with a variant (or `""`) a replica. Checks and replicas never have the same seeds."""
-        is_check, seed, start = variant is None, None, segment.start_step
-        if self.changes_seeds:
-            seed = number + _CHECK_SEEDS if is_check else number
-        checkpoint = self.find_checkpoint(segment) or segment.checkpoint
-        text = self.build_check_command(checkpoint, start, beyond or 0, seed)
+        is_check, start = variant is None, segment.start_step
+        seed = number + (_CHECK_SEEDS if is_check else 0) if self.changes_seeds else None
+        text = self.build_check_command(self.find_checkpoint(segment) or segment.checkpoint, start, beyond or 0, seed)
         params = {"mode": "check" if is_check else "replica", "start_step": start, "replica": number}
         return self.build_spec(name, text, params | ({"variant": variant} if variant else {}))
 
@@ -207,8 +213,6 @@ class GoldenContext:
         """A command as it may be shown, and as the run's record has it."""
         return hide_spec(self.build_spec("", text, {}), self.settings.secrets).commands[0].text
 
-    # ------------------------------------------------------------ the recording
-
     def load_golden(self, how_to: str | None = None) -> Golden:
         """Load the golden. Raises UsageError if it has checkpoints and the file has none, or the other way round."""
         golden = manifests.load_manifest(self.manifest, self.test.name, how_to or self.hint_to_gather())
@@ -221,8 +225,6 @@ class GoldenContext:
 
     def hint_to_gather(self) -> str:
         return f"gather it first: assay golden gather {self.options.build_arguments()}"
-
-    # ------------------------------------------------------------ running
 
     def run_segments(self, specs: Sequence[RunSpec], hooks: RunHooks) -> Report:
         options = self.options
@@ -277,7 +279,12 @@ def build_contexts(file: GoldenFile, options: GoldenOptions) -> list[GoldenConte
 
 
 def build_context(file: GoldenFile, test: GoldenTest, options: GoldenOptions, settings: Settings) -> GoldenContext:
-    _check_names(test, options)
+    # names become files and folders: none may lead out of the store or the root
+    if not is_study_name(test.name, from_file=True):
+        raise UsageError(f"{test.name!r} cannot name a study", STUDY_NAME_RULE)
+    if "/" in options.manifest_name or not options.manifest_name.isprintable():
+        hint = "give a file name, without a folder: --store DIR"
+        raise UsageError(f"{options.manifest_name!r} cannot be the end of a manifest's name", hint)
     folder, found = resolve_folder(file, test)
     name, live = STUDY_PREFIX + test.name, CodePolicy("live")
     study = Study(name, "native", file.source, folder, (), (), resources=test.resources, code=live)
@@ -305,15 +312,6 @@ def build_context(file: GoldenFile, test: GoldenTest, options: GoldenOptions, se
         config_hash=file.config_hash,
         is_original=file.dialect == "convergence",
     )
-
-
-def _check_names(test: GoldenTest, options: GoldenOptions) -> None:
-    """Refuse a test or a manifest whose name leads out of the store or the root: names become files and folders."""
-    if not is_study_name(test.name, from_file=True):
-        raise UsageError(f"{test.name!r} cannot name a study", STUDY_NAME_RULE)
-    if "/" in options.manifest_name or not options.manifest_name.isprintable():
-        hint = "give a file name, without a folder: --store DIR"
-        raise UsageError(f"{options.manifest_name!r} cannot be the end of a manifest's name", hint)
 
 
 def _render_native(study: Study) -> str:
@@ -347,9 +345,6 @@ def resolve_folder(file: GoldenFile, test: GoldenTest) -> tuple[str, str]:
     raise ConfigError([Problem(message, key, test.position, f"looked for: {', '.join(path for path, _ in paths)}")])
 
 
-# ---------------------------------------------------------------- commands
-
-
 def _build_command(
     test: GoldenTest, flags: Sequence[FlagSpec], values: Mapping[str, str], further: Sequence[str] = ()
 ) -> str:
@@ -362,9 +357,6 @@ def _build_command(
             words += [flag.key, *([] if value is None else [value])]
     start = test.command if test.command is not None else " ".join(map(shlex.quote, test.executable))
     return " ".join([start, *map(shlex.quote, [*words, *further])])
-
-
-# ---------------------------------------------------------------- runs
 
 
 def build_run(entry: Entry, last_step: int | None, early: str | None = None) -> SegmentRun:
@@ -381,3 +373,91 @@ def build_stamp() -> str:
     import secrets
 
     return time.strftime("%Y%m%d-%H%M%S") + "-" + secrets.token_hex(2)
+
+
+def find_image(farm: Farm | None) -> str | None:
+    """The container image of the runs: the farm's, or the one that this process is in."""
+    named = farm.options.get("container") if farm else None
+    found = [named] if farm else [os.environ.get(name) for name in _IMAGE_VARIABLES]
+    return next((os.path.basename(str(each)) for each in found if each), None)
+
+
+def build_key(origin: Mapping[str, Any]) -> dict[str, str]:
+    """The key of a provenance, or of an environment as runs record it."""
+    hardware, packages = origin.get("hardware"), origin.get("packages")
+    gpus = hardware.get("gpus") if isinstance(hardware, Mapping) else None
+    torch = packages.get("torch") if isinstance(packages, Mapping) else None
+    names = sorted({str(gpu.get("name") if isinstance(gpu, Mapping) else gpu) for gpu in gpus or ()})
+    gpu = (" and ".join(names) or "no GPU") if gpus is not None else None
+    known = {"GPU": gpu, "torch": torch, "image": origin.get("image")}
+    return {name: str(value) for name, value in known.items() if value}
+
+
+def describe_key(key: Key) -> str:
+    """Describe a key as `NVIDIA H100, torch 2.5.1`."""
+    return ", ".join(value if name == "GPU" else f"{name} {value}" for name, value in key.items()) or "unknown"
+
+
+def find_other(one: Key, other: Key) -> list[str]:
+    """Return what both keys state, but state differently."""
+    return [name for name in one if name in other and one[name] != other[name]]
+
+
+def name_golden(context: GoldenContext) -> GoldenContext:
+    """The golden that a gathering with --environment writes."""
+    name = context.options.environment
+    if name is not None and (not name.isprintable() or not name or {*"/@"} & {*name}):
+        raise UsageError(f"{name!r} cannot name an environment", "it becomes a part of a file's name, as in h100")
+    return context if name in (None, DEFAULT) else _use(context, f"{name}{_MARK}{context.options.manifest_name}")
+
+
+def choose_golden(context: GoldenContext) -> GoldenContext:
+    """Choose the golden that --environment names, else the only one, else the one whose environment is this one."""
+    names = _list_names(context)
+    wanted = context.options.environment
+    if wanted is None and len(names) < 2:
+        return _use(context, *names.values()) if names else context
+    keys = {
+        name: build_key(manifests.load_manifest(_use(context, each).manifest, context.test.name).provenance)
+        for name, each in names.items()
+    }
+    if wanted is not None:
+        chosen, why = [wanted] if wanted in names else [name for name in names if wanted in name], "--environment"
+        if not chosen:
+            raise NotFoundError("environment", wanted, list(names))
+    else:
+        here = _load_key(context)
+        fitting = {name: len(here.keys() & key.keys()) for name, key in keys.items() if not find_other(here, key)}
+        chosen = [name for name, count in fitting.items() if count == max(fitting.values())]
+        why = f"this environment is {describe_key(here)}"
+    if len(chosen) != 1:
+        choices = [f"--environment {shlex.quote(name)}  # {describe_key(keys[name])}" for name in chosen or names]
+        what = f"{context.options.address or context.options.store} has {len(choices)} goldens of {context.test.name}"
+        raise UsageError(f"{what} that may be meant: {why}", "\n  ".join(["one of:", *choices]))
+    note = f"environment: {chosen[0]} ({describe_key(keys[chosen[0]])}), of {len(names)} goldens in the store; {why}"
+    return replace(_use(context, names[chosen[0]]), chosen=note if wanted is None else note.rpartition(";")[0])
+
+
+def _list_names(context: GoldenContext) -> dict[str, str]:
+    """The environments of a test's goldens, and the ends of their files' names."""
+    end, prefix = context.options.manifest_name, f"{context.test.name}_"
+    found = [os.path.basename(path) for path in manifests.list_manifests(context.store)]
+    ends = [name.removeprefix(prefix) for name in found if name.startswith(prefix)]
+    names = {each.removesuffix(_MARK + end): each for each in sorted(ends) if each.endswith(_MARK + end)}
+    return {DEFAULT: end, **names} if end in ends else names
+
+
+def _use(context: GoldenContext, manifest_name: str) -> GoldenContext:
+    path = manifests.manifest_path(context.store, context.test.name, manifest_name)
+    options = replace(context.options, manifest_name=manifest_name, environment=DEFAULT)  # of that name: it is chosen
+    return replace(context, manifest=path, options=options)
+
+
+def _load_key(context: GoldenContext) -> Key:
+    """The key of the runs that would be started. What a farm's nodes have is not known here."""
+    if context.farm is not None:
+        return build_key({"image": find_image(context.farm)})
+    found = load_environment(context.folder, ())
+    packages = found.job_packages or found.packages
+    gpus = [asdict(gpu) for gpu in found.gpus]
+    return build_key({"hardware": {"gpus": gpus}, "packages": packages, "image": find_image(None)})

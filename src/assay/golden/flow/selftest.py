@@ -12,8 +12,7 @@ from assay.errors import UsageError
 from assay.follow.api import StudyLocation
 from assay.golden.config import load_golden_file
 from assay.golden.flow.check import check_variants
-from assay.golden.flow.environments import choose_golden
-from assay.golden.flow.segments import GoldenContext, GoldenOptions, build_contexts
+from assay.golden.flow.segments import GoldenContext, GoldenOptions, build_contexts, choose_golden
 from assay.golden.results import Injected, SelftestReport
 from assay.golden.values import Fault, Golden, Segment, SegmentReport, Variant
 from assay.launch.api import RunHooks
@@ -80,14 +79,11 @@ def choose_segment(golden: Golden, start_step: int | None) -> Segment:
         raise UsageError("the golden recording has no segment", "gather it again")
     if start_step is None:
         return golden.segments[len(golden.segments) // 2]
-    for segment in golden.segments:
-        if segment.start_step == start_step:
-            return segment
-    known = ", ".join(str(segment.start_step) for segment in golden.segments)
-    raise UsageError(f"no segment begins at step {start_step}", f"there are: {known}")
-
-
-# ---------------------------------------------------------------- faults
+    by_step = {segment.start_step: segment for segment in reversed(golden.segments)}
+    if start_step not in by_step:
+        known = ", ".join(str(segment.start_step) for segment in golden.segments)
+        raise UsageError(f"no segment begins at step {start_step}", f"there are: {known}")
+    return by_step[start_step]
 
 
 def inject(context: GoldenContext, fault: Fault, segment: Segment) -> GoldenContext:

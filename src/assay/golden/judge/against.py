@@ -39,9 +39,6 @@ _UNITS = (60.0, 100.0, 1000.0, 3600.0, 1e6, 1e9)
 _UNIT_SLACK = 1.25
 
 
-# ---------------------------------------------------------------- digits
-
-
 @dataclass(frozen=True, slots=True)
 class Digits:
     """How a column was written: with this many decimals, as float32, or (neither) in full."""
@@ -138,9 +135,6 @@ def describe_unit(values: Sequence[float], golden: Sequence[float]) -> str:
     return f"; the values of the {larger} are about {factor:g} times those of the {smaller}: are the units the same?"
 
 
-# ---------------------------------------------------------------- levels
-
-
 def judge_level(rule: Rule, pair: Pair) -> list[Finding]:
     """Judge the median of each check. Several goldens show how far a level moves without a change."""
     levels = [median(track.values) for track in pair.golden]
@@ -158,11 +152,7 @@ def _judge_level(rule: Rule, pair: Pair, levels: Sequence[float], value: float) 
     if min(levels) <= value <= max(levels):
         return Finding(VerdictKind.PASS, pair.subject, f"beyond {stated}, between the goldens: {shown}", effect=effect)
     kind = VerdictKind.ERROR if unit else VerdictKind.FAIL if len(levels) > 1 else VerdictKind.CHANGED
-    message = f"beyond {stated}: {shown}{unit}"
-    return Finding(kind, pair.subject, message, value, expected, pair.steps[0], effect)
-
-
-# ---------------------------------------------------------------- noise
+    return Finding(kind, pair.subject, f"beyond {stated}: {shown}{unit}", value, expected, pair.steps[0], effect)
 
 
 def judge_noise(rule: Rule, pair: Pair, peers: int = 1) -> list[Finding]:

@@ -22,10 +22,8 @@ RuleResult = tuple[list[Finding], list[Finding], int]
 
 
 def judge_segment(rule: Rule, segment: Segment, checks: Sequence[CheckRun], *, peers: int = 1) -> Verdict:
-    """Judge one metric of one segment, all its labels. `checks`: the runs of this segment so far, at least one.
-
-    `peers`: how many segments and metrics are judged together; alpha is shared among them.
-    """
+    """Judge one metric of one segment, all its labels. `checks`: the runs of this segment so far, at least one;
+    `peers`: how many segments and metrics are judged together, which share alpha."""
     return _conclude([_judge_rule(rule, segment, checks, peers)])
 
 
@@ -60,8 +58,7 @@ _RULES: dict[str, Callable[[Rule, Pair, int], list[Finding]]] = {
 
 
 def _apply_rule(rule: Rule, pair: Pair, peers: int) -> list[Finding]:
-    judge = _RULES.get(rule.kind)
-    if judge is None:
+    if (judge := _RULES.get(rule.kind)) is None:
         return [Finding(VerdictKind.ERROR, pair.subject, f"{rule.kind!r} is not a kind of rule")]
     return judge(rule, pair, peers)
 
@@ -80,26 +77,22 @@ def _name_digits(pair: Pair, findings: list[Finding]) -> list[Finding]:
 def _conclude(judged: Sequence[RuleResult]) -> Verdict:
     """Combine results. A run that ended early is an ERROR, unless its values failed: that may be why we stopped it."""
     findings = [*dict.fromkeys(finding for found, _, _ in judged for finding in found)]  # runs may have equal findings
-    failed = any(finding.kind is VerdictKind.FAIL for finding in findings)
-    kind = VerdictKind.FAIL if failed else VerdictKind.ERROR
+    kind = VerdictKind.FAIL if any(finding.kind is VerdictKind.FAIL for finding in findings) else VerdictKind.ERROR
     findings += dict.fromkeys(replace(gap, kind=kind) for _, gaps, _ in judged for gap in gaps)
     return Verdict.of(findings, sum(comparisons for _, _, comparisons in judged))
 
 
 def count_peers(rules: Sequence[Rule], golden: Golden) -> int:
     """Count the combinations of segment and metric that share alpha: those judged by statistics."""
-    statistical = sum(rule.kind in ("paired", "unmatched", "noise", "same") for rule in rules)
-    return max(1, statistical * len(golden.segments))
+    return max(1, sum(rule.kind in ("paired", "unmatched", "noise", "same") for rule in rules) * len(golden.segments))
 
 
 def judge_so_far(
     rule: Rule, segment: Segment, track: Track, *, label: str = "", earlier: Sequence[CheckRun] = (), peers: int = 1
 ) -> Finding | None:
     """Return a finding if a run in progress has definitely failed: in its first failing window, or by NaN or infinity.
-
     The test is that of the final verdict, on the complete windows: what is stopped here would have failed at the end,
-    so testing often adds no false alarms. `earlier`: other checks of the same segment.
-    """
+    so testing often adds no false alarms. `earlier`: other checks of the same segment."""
     if label not in segment.tracks.get(rule.metric, {}):
         return None  # the final verdict reports that
     pair = line_up(rule, segment, label, [*earlier, {rule.metric: {label: track}}], partial=True)

@@ -42,9 +42,6 @@ FEWEST_DIGITS = 3  # a value with fewer digits was not rounded either: it was se
 Way = Literal["min", "max", "both"]
 
 
-# ---------------------------------------------------------------- defaults of a rule
-
-
 def default_delta(rule: Rule) -> float:
     """Return the smallest relative effect that matters, if the rule names none."""
     if rule.delta is not None:
@@ -89,15 +86,11 @@ def find_rule_problem(rule: Rule) -> str | None:
     return None
 
 
-# ---------------------------------------------------------------- effects
-
-
 def build_starts(rule: Rule, steps: Sequence[int]) -> list[int]:
     """Return the index in `steps` at which each window begins. A short remainder belongs to the last window."""
     at = np.asarray(steps)
     spacing = int(np.median(np.diff(at))) if len(at) > 1 else 1
-    span = int(at[-1] - at[0]) + spacing
-    width = rule.window or find_width(span)
+    width = rule.window or find_width(int(at[-1] - at[0]) + spacing)
     numbers = (at - at[0]) // width
     starts: list[int] = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist()]
     if len(starts) > 1 and len(steps) - starts[-1] < width / spacing / 2:
@@ -205,8 +198,7 @@ def _average_levels(values: Array, starts: Sequence[int], in_logs: bool) -> Arra
 
 
 def average(values: Array, starts: Sequence[int]) -> Array:
-    counts = np.diff([*starts, values.shape[1]])
-    return np.add.reduceat(values, starts, axis=1) / counts
+    return np.add.reduceat(values, starts, axis=1) / np.diff([*starts, values.shape[1]])
 
 
 def build_differences(values: Array, first: Array, starts: Sequence[int], size: Array | None) -> Array:
@@ -226,15 +218,10 @@ def measure_size(golden: Array, starts: Sequence[int]) -> Array:
 
 
 def pool_variance(spread: Array) -> Array:
-    """Return half the window's own variance plus half the mean of all windows: five replicas estimate one badly.
-
-    A window without a finite variance (a check ended before it, or is infinitely far away) is ignored.
-    """
+    """Return half the window's own variance plus half the mean of all windows: five replicas estimate one badly. A
+    window without a finite variance (a check ended before it, or is infinitely far away) is ignored."""
     known = spread[np.isfinite(spread)]
     return 0.5 * np.where(np.isfinite(spread), spread, 0.0) + 0.5 * (known.mean() if len(known) else 0.0)
-
-
-# ---------------------------------------------------------------- the floor
 
 
 def is_schedule(rule: Rule) -> bool:
@@ -283,8 +270,7 @@ def _last_digit(text: str) -> float:
 
 def _count_digits(text: str) -> int:
     """Count the significant digits of a number's text: 3 of `0.0120`."""
-    mantissa = text.strip().lower().partition("e")[0]
-    return sum(letter.isdigit() for letter in mantissa.lstrip("+-0."))
+    return sum(letter.isdigit() for letter in text.strip().lower().partition("e")[0].lstrip("+-0."))
 
 
 def find_quantum(golden: Array) -> float:
@@ -309,9 +295,6 @@ def _common_measure(one: float, other: float, slack: float) -> float:
     return one
 
 
-# ---------------------------------------------------------------- limits
-
-
 @dataclass(frozen=True, slots=True)
 class WindowTolerance:
     """Distances per window: up to `inside` is harmless, above `sure` is not."""
@@ -330,8 +313,7 @@ def build_limits(rule: Rule, pair: Pair, starts: Sequence[int], effects: Effects
         return np.maximum(multiple * effects.replicas, np.minimum(multiple * effects.variants, delta))
 
     floor = build_floor(rule, pair, starts, effects)
-    counts = np.diff([*starts, len(pair.steps)])
-    few = np.where(counts < FEW_VALUES, SINGLE_VALUES, 1.0)
+    few = np.where(np.diff([*starts, len(pair.steps)]) < FEW_VALUES, SINGLE_VALUES, 1.0)
     sure = find_sure_multiple(effects.recordings) if effects.spreads else MULTIPLE
     declared = np.minimum(MULTIPLE * effects.variants, delta)
     return WindowTolerance(widen(MULTIPLE) + floor, widen(sure * few) + floor, floor, declared)

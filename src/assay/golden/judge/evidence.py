@@ -38,9 +38,6 @@ _IDLE = _SET | _COSTS | frozenset(_COUNTED_NAMES.split())  # set, counted or tim
 _QUALITY_ENDS = ("acc", "accuracy", "score", "error", "err")
 
 
-# ---------------------------------------------------------------- recorded and not judged
-
-
 def choose_rules(rules: Sequence[Rule], golden: Golden, only: Collection[str]) -> tuple[Rule, ...]:
     """Return the rules that `only` names, as `loss` or, for one label, `loss MLM`; all rules if it is empty."""
     known = {rule.metric: rule for rule in rules}
@@ -81,12 +78,11 @@ def list_rules(rules: Sequence[Rule], golden: Golden, segment: Segment) -> tuple
 
 def find_absent(rules: Sequence[Rule], golden: Golden) -> list[str]:
     """Metrics that some segments have and others do not."""
-    found = []
-    for metric in dict.fromkeys(rule.metric for rule in rules if rule.metric in golden.metrics):
-        starts = [str(each.start_step) for each in golden.segments if metric not in each.tracks]
-        if starts:
-            found.append(f"{metric} was not recorded after step {', '.join(starts)}, and is not judged there")
-    return found
+    return [
+        f"{metric} was not recorded after step {', '.join(starts)}, and is not judged there"
+        for metric in dict.fromkeys(rule.metric for rule in rules if rule.metric in golden.metrics)
+        if (starts := [str(each.start_step) for each in golden.segments if metric not in each.tracks])
+    ]
 
 
 def list_labels(golden: Golden, metric: str) -> list[str]:
@@ -95,18 +91,14 @@ def list_labels(golden: Golden, metric: str) -> list[str]:
     return [label for label in dict.fromkeys(found) if label]
 
 
-# ---------------------------------------------------------------- trainings that do not train
-
 Values = dict[tuple[str, str], tuple[float, ...]]  # by metric and label: those of the golden, or of the check
 
 
 def find_dead(golden: Golden, checks: Sequence[Sequence[CheckRun]] = ()) -> list[str]:
     """List losses that are equal at every step, and gradient norms that are 0, in the golden and in the check (in all
-    segments, or in one), or in the check alone. `checks`: the runs of each segment.
-
-    A loss of 0 next to one that moves is a part that is switched off; so is a gradient norm of 0. A golden in which
-    nothing moves shows nothing, whatever the names are.
-    """
+    segments, or in one), or in the check alone. `checks`: the runs of each segment. A loss of 0 next to one that moves
+    is a part that is switched off; so is a gradient norm of 0. A golden in which nothing moves shows nothing, whatever
+    the names are."""
     parts = [_collect([segment], checks[at : at + 1]) for at, segment in enumerate(golden.segments)]
     whole = _collect(golden.segments, checks)
     moving = {_is_norm(name[0]) for name, values in whole[0].items() if len(set(values)) > 1 and _shows(name)}
@@ -128,8 +120,7 @@ def find_dead(golden: Golden, checks: Sequence[Sequence[CheckRun]] = ()) -> list
 
 
 def _find_motionless(recorded: Values, checked: Values, where: str) -> dict[tuple[str, str], str]:
-    """Return one line for a recording whose metrics, whatever their names, have the same value at every step, also in
-    the check."""
+    """Return one line for a recording of which no metric, whatever its name, ever changes, also not in the check."""
     computed = {name: values for name, values in recorded.items() if _is_computed(name)}
     names = [name for name, values in computed.items() if len(values) >= ENOUGH_VALUES]
     is_clipped = any(_is_norm(name[0]) and values[0] for name, values in computed.items())
@@ -192,9 +183,6 @@ def _split(name: tuple[str, str]) -> list[str]:
     return re.findall("[a-z]+", " ".join(name).lower())
 
 
-# ---------------------------------------------------------------- seeds that change nothing
-
-
 def find_seedless(
     rules: Sequence[Rule], golden: Golden, flag: str, checks: Sequence[Sequence[CheckRun]] = ()
 ) -> list[str]:
@@ -213,9 +201,6 @@ def find_seedless(
     return [f"{text}: does the program read {flag}?" for text in found] if flag else []
 
 
-# ---------------------------------------------------------------- steps
-
-
 def find_early_step(segment: Segment, steps: Collection[int], repeats_start: bool | None = None) -> int | None:
     """Return the first step of a run that is before its checkpoint, so that the run did not begin there. Programs that
     count from 0 log the checkpoint's own step again, but not if `repeats_start` is False."""
@@ -225,8 +210,7 @@ def find_early_step(segment: Segment, steps: Collection[int], repeats_start: boo
 
 def find_uncovered(golden: Golden) -> list[str]:
     """Steps of the training that no segment has: `up to 100`, `161 to 200`, `after 260`."""
-    spans = [(segment.steps[0], segment.steps[-1]) for segment in golden.segments if segment.steps]
-    if not spans:
+    if not (spans := [(segment.steps[0], segment.steps[-1]) for segment in golden.segments if segment.steps]):
         return []
     steps = [step for segment in golden.segments for step in segment.steps]
     interval = min((b - a for a, b in pairwise(sorted(set(steps)))), default=1)

@@ -139,8 +139,13 @@ def find_equal(rules: Sequence[Rule], golden: Golden) -> bool:
 
 def find_idle_variants(rules: Sequence[Rule], golden: Golden) -> list[str]:
     """Variants that change nothing: equal bit for bit to the first recording in every metric that is judged."""
-    judged = {rule.metric for rule in rules}
-    return [name for name in golden.variants if all(_is_idle(segment, name, judged) for segment in golden.segments)]
+    idle, judged = dict.fromkeys(golden.variants, True), {rule.metric for rule in rules}
+    for segment, name in itertools.product(golden.segments, golden.variants):
+        for metric, labels in segment.variants.get(name, {}).items():
+            for label, track in labels.items():
+                if metric in judged and label in segment.tracks.get(metric, {}):
+                    idle[name] &= has_equal_replicas([segment.tracks[metric][label][0].values, track.values])
+    return [name for name, is_idle in idle.items() if is_idle]
 
 
 def find_far_variants(rules: Sequence[Rule], golden: Golden) -> list[str]:
@@ -157,23 +162,11 @@ def find_far_variants(rules: Sequence[Rule], golden: Golden) -> list[str]:
     return [f"the variant {name} is beyond delta, and a check like it fails ({text})" for name, text in found.items()]
 
 
-def _is_idle(segment: Segment, name: str, judged: set[str]) -> bool:
-    return all(
-        has_equal_replicas([segment.tracks[metric][label][0].values, track.values])
-        for metric, labels in segment.variants.get(name, {}).items()
-        for label, track in labels.items()
-        if metric in judged and label in segment.tracks.get(metric, {})
-    )
-
-
 def _spread(golden: Array, starts: Sequence[int]) -> Array:
     """The variance between replicas per window, in the units in which the windows are judged."""
     size = None if (golden > 0).all() else measure_size(golden, starts)
     with np.errstate(invalid="ignore", divide="ignore"):
         return average(build_differences(golden, golden[:1], starts, size), starts).var(axis=0, ddof=1)
-
-
-# ---------------------------------------------------------------- limits
 
 
 def round_up(value: float) -> float:
@@ -194,8 +187,7 @@ def check_margin(rule: Rule, noise: SegmentNoise) -> Finding | None:
             return None
         message = f"the replicas differ from one another (sd {noise.per_step:.3g}): the exact rule cannot be used"
         return Finding(VerdictKind.ERROR, noise.subject, message, 0.0, noise.per_step)
-    delta = default_delta(rule)
-    if delta >= noise.floor:
+    if (delta := default_delta(rule)) >= noise.floor:
         return None
     advice = f"use {noise.suggested_delta:g}, or gather more replicas"
     message = (
@@ -223,9 +215,6 @@ def _check_fixed(rule: Rule, noise: SegmentNoise) -> Finding | None:
         f"use {round_up(floor):g} or more, or the paired rule"
     )
     return Finding(VerdictKind.ERROR, noise.subject, message, rule.margin, floor)
-
-
-# ---------------------------------------------------------------- drift
 
 
 def build_rule_facts(rules: Sequence[Rule]) -> dict[str, dict[str, Any]]:
@@ -266,23 +255,19 @@ def measure_drift(before: Levels, after: Levels) -> dict[str, float]:
     """Return the relative change of each metric over the segments that both have, if there are any."""
     drift: dict[str, float] = {}
     for name, levels in before.items():
-        pairs = [(level, after[name][start]) for start, level in levels.items() if start in after.get(name, {})]
-        if pairs:
+        if pairs := [(level, after[name][start]) for start, level in levels.items() if start in after.get(name, {})]:
             drift[name] = math.fsum(measure_relative(now, then) for then, now in pairs) / len(pairs)
     return drift
 
 
 def find_creep(since_first: Mapping[str, float], rules: Sequence[Rule], rebases: int) -> list[str]:
     """Metrics whose many small changes add up to more than a single check would accept."""
-    found = []
-    for rule in rules:
-        if rule.kind in ("exact", "margin") or rebases < CREEP_REBASES:
-            continue
-        delta = default_delta(rule)
-        for name, effect in since_first.items():
-            if name.split(" ", 1)[0] == rule.metric and abs(effect) > delta:
-                found.append(f"{name} has drifted by {100 * effect:+.3g}% since the first golden, in {rebases} rebases")
-    return found
+    allowed = {rule.metric: default_delta(rule) for rule in rules if rule.kind not in ("exact", "margin")}
+    return [
+        f"{name} has drifted by {100 * effect:+.3g}% since the first golden, in {rebases} rebases"
+        for name, effect in since_first.items()
+        if rebases >= CREEP_REBASES and abs(effect) > allowed.get(name.split(" ", 1)[0], math.inf)
+    ]
 
 
 def find_widening(before: Golden, after: Golden) -> list[str]:
@@ -306,8 +291,7 @@ def find_loosened(before: Mapping[str, Any], after: Mapping[str, Any], steps: in
     """List rules (as of `build_rule_facts`) that accept more than before, or are other ones. `steps`: of a segment."""
     found: list[str] = []
     for metric, old in before.items():
-        new = after.get(metric)
-        if new is None:
+        if (new := after.get(metric)) is None:
             found.append(f"{metric} is not judged any more")
         elif new.get("rule") != old.get("rule"):
             is_tighter = new.get("rule") == "exact"
@@ -336,15 +320,14 @@ def _compare_rules(metric: str, old: Mapping[str, Any], new: Mapping[str, Any], 
         yield f"the window of {metric} grows from {widths[0]} to {widths[1]} steps"
 
 
-def _find_losses(before: Golden, after: Golden) -> list[str]:
-    found = []
+def _find_losses(before: Golden, after: Golden) -> Iterator[str]:
     if len(after.segments) < len(before.segments):
-        found.append(f"there are {len(after.segments)} segments instead of {len(before.segments)}")
+        yield f"there are {len(after.segments)} segments instead of {len(before.segments)}"
     if 0 < after.steps_per_segment < before.steps_per_segment:
-        found.append(f"segments have {after.steps_per_segment} steps instead of {before.steps_per_segment}")
+        yield f"segments have {after.steps_per_segment} steps instead of {before.steps_per_segment}"
     if after.recordings < before.recordings:
-        found.append(f"{render_count(after.recordings, 'recording')} of each segment instead of {before.recordings}")
+        yield f"{render_count(after.recordings, 'recording')} of each segment instead of {before.recordings}"
     kept = {(name, label) for each in after.segments for name, label, _ in each.walk()}
     pairs = dict.fromkeys((name, label) for each in before.segments for name, label, _ in each.walk())
     gone = {f"{name} {label}" if name in after.metrics else name for name, label in pairs if (name, label) not in kept}
-    return [*found, *(f"{name} is not recorded any more" for name in sorted(gone))]
+    yield from (f"{name} is not recorded any more" for name in sorted(gone))

@@ -77,9 +77,6 @@ class Move:
     drifts: bool = False
 
 
-# ---------------------------------------------------------------- levels
-
-
 def measure_levels(segments: Sequence[SegmentReport]) -> dict[str, float]:
     """The golden's mean of each metric, moved by the mean effect of the runs, in units of its mean size. A run that
     was stopped early counts with the steps that it has; values that are not finite have no level."""
@@ -116,9 +113,6 @@ def _measure_runs(report: MetricReport, label: str, expected: Mapping[int, float
             yield math.fsum(map(float.__sub__, values, golden)) / size if size else 0.0
 
 
-# ---------------------------------------------------------------- judging
-
-
 def judge_nights(
     nights: Sequence[Night], rules: Mapping[str, Rule], find_steps: FindSteps
 ) -> tuple[Verdict, list[Move]]:
@@ -140,8 +134,7 @@ def _judge_metric(
     name: str, nights: Sequence[Night], rule: Rule | None, find_steps: FindSteps
 ) -> tuple[list[Finding], list[Move]]:
     levels = [night.levels.get(name) for night in nights]
-    known = sum(level is not None for level in levels)
-    if known < FEWEST_NIGHTS:
+    if (known := sum(level is not None for level in levels)) < FEWEST_NIGHTS:
         message = f"{render_count(known, 'night')} with a level of it: a lasting change shows from {FEWEST_NIGHTS} on"
         return [Finding(VerdictKind.INCONCLUSIVE, name, message)], []
     steps: list[NightStep | Drift] = [*find_steps(levels)] or [*find_drift(levels)]
@@ -189,8 +182,7 @@ def _build_moves(name: str, nights: Sequence[Night], steps: Sequence[NightStep |
 
 
 def describe_moves(moves: Sequence[Move], nights: Sequence[Night]) -> str:
-    """Describe moves that begin in the same night: `loss +2.1% [+1.8%, +2.4%] and lr +2% since 2026-11-12 (5 of 20
-    nights): package torch 2.9.1 instead of 2.9.0`."""
+    """Describe moves that begin in one night: `loss +2% and lr +2% since 2026-11-12 (5 of 20 nights): torch 2.9 …`."""
     at = moves[0].at
     if moves[0].drifts:
         sizes = [f"{move.metric} {render_bounded(move.effect, *move.interval)}" for move in moves]

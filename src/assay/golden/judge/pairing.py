@@ -56,9 +56,6 @@ class Pair:
         return self.is_usable and not self.findings and not any(check.gaps for check in self.checks)
 
 
-# ---------------------------------------------------------------- labels
-
-
 def describe_subject(segment: Segment, metric: str, label: str = "") -> str:
     name = f"{metric} {label}" if label else metric
     return f"segment at {segment.start_step}: {name}"
@@ -67,8 +64,7 @@ def describe_subject(segment: Segment, metric: str, label: str = "") -> str:
 def find_labels(rule: Rule, segment: Segment, checks: Sequence[CheckRun]) -> tuple[tuple[str, ...], list[Finding]]:
     """The labels that can be compared, and a finding for each that cannot."""
     subject = describe_subject(segment, rule.metric)
-    golden = segment.tracks.get(rule.metric)
-    if not golden:
+    if not (golden := segment.tracks.get(rule.metric)):
         return (), [Finding(VerdictKind.ERROR, subject, _describe_absent("golden", rule.metric, segment.tracks))]
     if not checks:
         return (), [Finding(VerdictKind.ERROR, subject, "no run checked this segment")]
@@ -78,22 +74,14 @@ def find_labels(rule: Rule, segment: Segment, checks: Sequence[CheckRun]) -> tup
         Finding(VerdictKind.ERROR, where, f"the golden has no label {label!r}; it has {_join(golden)}", label=label)
         for label, where in lost.items()
     ]
-    findings += [finding for run in checks for finding in _compare_labels(rule, wanted, golden, run, subject)]
-    return tuple(label for label in wanted if label in golden), findings
-
-
-def _compare_labels(
-    rule: Rule, wanted: Sequence[str], golden: Mapping[str, object], run: CheckRun, subject: str
-) -> list[Finding]:
-    found = run.get(rule.metric)
-    if not found:
-        return [Finding(VerdictKind.ERROR, subject, _describe_absent("check", rule.metric, run))]
-    missing = [label for label in wanted if label in golden and label not in found]
-    extra = [] if rule.labels else [label for label in found if label not in golden]
-    if not missing and not extra:
-        return []
-    message = f"the golden has the labels {_join(golden)}, the check has {_join(found)}"
-    return [Finding(VerdictKind.FAIL, subject, message)]
+    labels = tuple(label for label in wanted if label in golden)
+    for run in checks:
+        if not (found := run.get(rule.metric)):
+            findings.append(Finding(VerdictKind.ERROR, subject, _describe_absent("check", rule.metric, run)))
+        elif not found.keys() >= {*labels} or (not rule.labels and not found.keys() <= golden.keys()):
+            message = f"the golden has the labels {_join(golden)}, the check has {_join(found)}"
+            findings.append(Finding(VerdictKind.FAIL, subject, message))
+    return labels, findings
 
 
 def _describe_absent(where: str, metric: str, known: Mapping[str, object]) -> str:
@@ -103,9 +91,6 @@ def _describe_absent(where: str, metric: str, known: Mapping[str, object]) -> st
 
 def _join(labels: Mapping[str, object]) -> str:
     return ", ".join(repr(label) for label in labels) or "none"
-
-
-# ---------------------------------------------------------------- steps
 
 
 def line_up(rule: Rule, segment: Segment, label: str, checks: Sequence[CheckRun], *, partial: bool = False) -> Pair:
@@ -178,8 +163,7 @@ def _find_gaps(track: Track, steps: tuple[int, ...], subject: str) -> list[Findi
     if track.steps == steps:
         return []
     there = set(track.steps)
-    gaps = [step for step in steps if step not in there]
-    if not gaps:
+    if not (gaps := [step for step in steps if step not in there]):
         return []
     if not there.intersection(steps):
         message = f"the check logged none of the golden's {len(steps)} steps"

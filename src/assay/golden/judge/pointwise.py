@@ -76,15 +76,11 @@ def _exact(value: float, text: str | None) -> Fraction:
         return Fraction(Decimal(repr(value)))
 
 
-# ---------------------------------------------------------------- the margin rule
-
-
 def judge_margin(rule: Rule, pair: Pair) -> list[Finding]:
     """One finding per check: how many steps fail, the first and the worst of them."""
     if problem := find_margin_problem(rule.operator, rule.margin):
         return [Finding(VerdictKind.ERROR, pair.subject, problem)]
-    findings = [_judge_check(rule, pair, check) for check in pair.checks]
-    return [finding for finding in findings if finding]
+    return list(filter(None, (_judge_check(rule, pair, check) for check in pair.checks)))
 
 
 def find_failing(rule: Rule, golden: Track, check: Aligned) -> list[int]:
@@ -146,22 +142,17 @@ def measure_relative(tested: float, expected: float) -> float:
     return (tested - expected) / abs(expected) if expected else math.copysign(math.inf, tested)
 
 
-# ---------------------------------------------------------------- the exact rule
-
-
 def judge_exact(pair: Pair) -> list[Finding]:
     """One finding for the metric: the first step that differs, how many do, and by how much at most."""
     golden = pair.golden[0].values
     for number, replica in enumerate(pair.golden[1:], 2):
-        index = _first_difference(golden, replica.values)
-        if index is not None:
+        if (index := _first_difference(golden, replica.values)) is not None:
             message = (
                 f"the golden's own replicas 1 and {number} differ at step {pair.steps[index]}: "
                 "this program is not reproducible: use the paired rule instead of exact"
             )
             return [Finding(VerdictKind.ERROR, pair.subject, message, step=pair.steps[index])]
-    differing = [_describe_difference(pair, golden, check.values) for check in pair.checks]
-    findings = [finding for finding in differing if finding]
+    findings = list(filter(None, (_describe_difference(pair, golden, check.values) for check in pair.checks)))
     if findings or not pair.is_whole:
         return findings
     return [Finding(VerdictKind.PASS, pair.subject, f"{pair.compared} values are equal bit for bit", effect=0.0)]
@@ -177,8 +168,7 @@ def _differ(one: float, other: float) -> bool:
 
 
 def _describe_difference(pair: Pair, golden: Sequence[float], values: Sequence[float]) -> Finding | None:
-    indices = [index for index, both in enumerate(zip(golden, values, strict=True)) if _differ(*both)]
-    if not indices:
+    if not (indices := [index for index, both in enumerate(zip(golden, values, strict=True)) if _differ(*both)]):
         return None
     first = indices[0]
     worst = max(indices, key=lambda index: abs(measure_relative(values[index], golden[index])))
@@ -194,9 +184,6 @@ def has_equal_replicas(tracks: Iterable[Sequence[float]]) -> bool:
     """Whether all tracks are equal bit for bit."""
     first, *others = tracks
     return all(_first_difference(first, other) is None for other in others)
-
-
-# ---------------------------------------------------------------- percentages in messages
 
 
 def render_effect(value: float, digits: int = 3) -> str:

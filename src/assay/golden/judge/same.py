@@ -37,9 +37,6 @@ from assay.values.verdict import Finding, VerdictKind
 FEW_RECORDINGS = 0.5  # of the effective sample with fewer than five recordings, which show slow drift badly
 
 
-# ---------------------------------------------------------------- noise
-
-
 @dataclass(frozen=True, slots=True)
 class Noise:
     """How far chance moves one run. `variance`: of the mean of each window; `windows`: how many of them are
@@ -50,8 +47,7 @@ class Noise:
     freedom: int
 
     def measure_error(self, window: int | None) -> float:
-        """The standard error of the mean of a window, or (None) of the segment. A window that is quieter than the
-        others may be so by chance."""
+        """The standard error of the mean of a window, which may be quiet by chance, or (None) of the segment."""
         mean = float(self.variance.mean())
         return math.sqrt(mean / self.windows if window is None else max(mean, float(self.variance[window])))
 
@@ -83,9 +79,6 @@ def find_autocorrelation_time(rows: Array) -> float:
     return float(np.clip(2 * pairs[: ends[0] if len(ends) else None].sum() - 1, 1.0, columns))
 
 
-# ---------------------------------------------------------------- means
-
-
 @dataclass(frozen=True, slots=True)
 class Mean:
     """The residuals of steps from index `first` to before `end`: their mean, how far chance moves it (`reach` among all
@@ -97,11 +90,6 @@ class Mean:
     reach: float
     usual: float
     harmless: float
-
-    @property
-    def excess(self) -> float:
-        """How far the interval is outside; above 0 the mean is surely outside."""
-        return abs(self.effect) - self.reach - self.harmless
 
 
 def list_means(rule: Rule, pair: Pair, peers: int) -> tuple[Effects, list[Mean]]:
@@ -126,11 +114,7 @@ def _build_means(
     shared, usual = (t_quantile(noise.freedom, tail) for tail in (rule.alpha / tests, rule.alpha))
     for window, (first, end) in enumerate(zip(starts, [*starts[1:], len(pair.steps)], strict=True)):
         error = runs * noise.measure_error(window if len(starts) > 1 else None)
-        effect = float(effects.effect[window])
-        yield Mean(first, end, effect, shared * error, usual * error, float(harmless[window]))
-
-
-# ---------------------------------------------------------------- the verdict
+        yield Mean(first, end, float(effects.effect[window]), shared * error, usual * error, float(harmless[window]))
 
 
 def judge_same(rule: Rule, pair: Pair, peers: int = 1) -> list[Finding]:
@@ -146,7 +130,7 @@ def judge_same(rule: Rule, pair: Pair, peers: int = 1) -> list[Finding]:
         return [judge_single(pair, measure_pair(pair, [0]), [0])]
     effects, means = list_means(rule, pair, peers)
     delta = default_delta(rule)
-    outside = [mean for mean in means if mean.excess > 0]
+    outside = [mean for mean in means if abs(mean.effect) - mean.reach - mean.harmless > 0]
     beyond = [mean for mean in outside if abs(effects.relative(mean.effect)) > delta]
     within = max(map(abs, _find_bounds(effects, means[0], means[0].usual))) <= delta
     kind = VerdictKind.PASS if within else VerdictKind.INCONCLUSIVE

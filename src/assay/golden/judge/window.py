@@ -53,9 +53,6 @@ FEWEST_STEPS = 10  # fewer values show little of how far a metric moves
 FACTOR = 2.0  # chosen on a falling curve with independent noise, tested on correlated noise and on counts
 
 
-# ---------------------------------------------------------------- paired
-
-
 @dataclass(frozen=True, slots=True)
 class Windows:
     """The decision: one mark per window, in `Effects`' order."""
@@ -100,18 +97,15 @@ def measure_parts(effects: Effects, limits: WindowTolerance) -> Array:
 
 
 def judge_windows(rule: Rule, pair: Pair, peers: int = 1) -> list[Finding]:
-    """A finding for each kind that some window has; PASS only when all windows pass and nothing is missing.
-
-    `peers`: how many metrics, labels and segments are judged together, this one included; alpha is divided by it.
-    """
+    """A finding for each kind that some window has; PASS only when all windows pass and nothing is missing. `peers`:
+    how many metrics, labels and segments are judged together, this one included; alpha is divided by it."""
     if problem := find_rule_problem(rule):
         return [Finding(VerdictKind.ERROR, pair.subject, problem)]
     starts = build_starts(rule, pair.steps)
     effects = measure_pair(pair, starts)
     runs = [pair.golden[0].values, *(check.values for check in pair.checks)]
     if effects.recordings == 1 and pair.is_whole and has_equal_replicas(runs):
-        message = f"{pair.compared} values are equal bit for bit"
-        return [Finding(VerdictKind.PASS, pair.subject, message, effect=0.0)]
+        return [Finding(VerdictKind.PASS, pair.subject, f"{pair.compared} values are equal bit for bit", effect=0.0)]
     if effects.error is None:
         return [judge_single(pair, effects, starts)] if pair.is_whole else []
     limits = build_limits(rule, pair, starts, effects)
@@ -126,15 +120,8 @@ def describe_windows(report: WindowReport, found: Windows) -> list[Finding]:
     """Describe the windows. If one has failed, CHANGED windows are reported only if they are suspiciously better."""
     unsure = found.judged & ~found.failed & ~found.changed & ~found.passed
     changed = found.changed & report.find_better() if found.failed.any() else found.changed
-    findings = [
-        report.describe(kind, marks)
-        for kind, marks in (
-            (VerdictKind.FAIL, found.failed),
-            (VerdictKind.CHANGED, changed),
-            (VerdictKind.INCONCLUSIVE, unsure),
-        )
-        if marks.any()
-    ]
+    marked = (VerdictKind.FAIL, found.failed), (VerdictKind.CHANGED, changed), (VerdictKind.INCONCLUSIVE, unsure)
+    findings = [report.describe(kind, marks) for kind, marks in marked if marks.any()]
     if not findings and report.pair.is_whole:
         findings.append(report.describe(VerdictKind.PASS, found.passed))
     return findings
@@ -151,9 +138,6 @@ def judge_single(pair: Pair, effects: Effects, starts: Sequence[int]) -> Finding
     numbers = (effects.check[worst], effects.golden[worst], pair.steps[starts[worst]], relative[worst])
     value, expected, step, effect = map(float, numbers)
     return Finding(VerdictKind.INCONCLUSIVE, pair.subject, message, value, expected, step, effect)
-
-
-# ---------------------------------------------------------------- unmatched
 
 
 def judge_unmatched(rule: Rule, pair: Pair, peers: int = 1) -> list[Finding]:
@@ -179,18 +163,17 @@ def _judge_half(rule: Rule, shared: Rule, pair: Pair, peers: int) -> list[Findin
     found = Windows(surely.failed, surely.changed, passing.passed, surely.judged)
     whole = replace(half, findings=pair.findings)
     findings = describe_windows(WindowReport(rule, whole, effects, (0,), peers, limits), found)
-    findings += judge_movement(half, peers)
-    return [replace(each, part="second half") for each in findings]
+    return [replace(each, part="second half") for each in (*findings, *judge_movement(half, peers))]
 
 
 def second_half(pair: Pair) -> Pair:
     cut = len(pair.steps) // 2
-    golden = tuple(Track(track.steps[cut:], track.values[cut:]) for track in pair.golden)
-    checks = tuple(
-        Aligned(check.values[cut:], check.texts[cut:], sum(map(math.isnan, check.values[cut:])))
-        for check in pair.checks
+    golden, variants = (
+        tuple(Track(track.steps[cut:], track.values[cut:]) for track in tracks)
+        for tracks in (pair.golden, pair.variants)
     )
-    variants = tuple(Track(track.steps[cut:], track.values[cut:]) for track in pair.variants)
+    halves = [(check.values[cut:], check.texts[cut:]) for check in pair.checks]
+    checks = tuple(Aligned(values, texts, sum(map(math.isnan, values))) for values, texts in halves)
     subject = f"{pair.subject}, second half"
     return replace(pair, subject=subject, steps=pair.steps[cut:], golden=golden, checks=checks, variants=variants)
 
@@ -228,13 +211,9 @@ def judge_movement(pair: Pair, tests: int) -> list[Finding]:
     return [Finding(VerdictKind.CHANGED, pair.subject, message)]
 
 
-# ---------------------------------------------------------------- messages
-
-
 @dataclass(frozen=True, slots=True)
 class WindowReport:
-    """Turns marked windows into a finding, which describes the window with the largest effect and begins at the
-    first."""
+    """Turns marked windows into a finding, which begins at the first and describes the one with the largest effect."""
 
     rule: Rule
     pair: Pair
@@ -262,8 +241,7 @@ class WindowReport:
         return Finding(kind, self.pair.subject, message, value, expected, float(step), effect, interval, stretches)
 
     def is_signed(self, window: int, kind: VerdictKind) -> bool:
-        """Whether the effect of a window is reported. A window that fails by its worse part reports that part; a
-        change whose differences of both signs cancel reports its distance."""
+        """Whether a window reports its effect: not if it fails by its worse part, or if its differences cancel."""
         distance, effect = float(self.effects.distance[window]), float(self.effects.effect[window])
         if kind is VerdictKind.FAIL:
             limit, relative = build_alarms(self.rule, len(self.starts))[window], self.effects.relative(effect)
@@ -300,20 +278,16 @@ class WindowReport:
         many = f"{int(marks.sum())} of {len(self.starts)} windows"
         shown = self.render_size(worst, kind)
         if kind is VerdictKind.PASS:
-            return f"within {self._render_allowed(worst)}: at most {shown}, in {steps}; {many}"
+            inside, allowed = float(self.limits.inside[worst]), delta  # what decided: delta, or less by the recordings
+            if inside < default_delta(self.rule):
+                allowed = f"{render_fraction(inside)} (harmless by the recordings; delta is {delta})"
+            return f"within {allowed}: at most {shown}, in {steps}; {many}"
         if kind is VerdictKind.INCONCLUSIVE:
             return self._render_unsure(delta, shown, steps, many, worst)
         if kind is VerdictKind.FAIL:
             return f"{shown} in {steps}, more than {self._limit(worst)}\nbegins at step {step}; {many}"
         better = SUSPICIOUSLY_BETTER if self.find_better()[worst] else ""
         return f"{better}{shown} in {steps}; begins at step {step}\n{many}; {self._render_envelope(worst)}"
-
-    def _render_allowed(self, window: int) -> str:
-        """Render the limit that decided: delta, or what the recordings show if that is less."""
-        inside, delta = float(self.limits.inside[window]), default_delta(self.rule)
-        if inside >= delta:
-            return f"{100 * delta:g}%"
-        return f"{render_fraction(inside)} (harmless by the recordings; delta is {100 * delta:g}%)"
 
     def _render_unsure(self, delta: str, shown: str, steps: str, many: str, worst: int) -> str:
         if self.effects.recordings == 1:

@@ -91,9 +91,6 @@ def build_recording_charts(golden: Golden) -> Iterator[Block]:
                 yield build_chart(title, (Span(title, "strong"), after), tracks, ())
 
 
-# ---------------------------------------------------------------- one chart
-
-
 def build_chart(
     name: str,
     title: tuple[str | Span, ...],

@@ -151,9 +151,6 @@ def _list_runs(test: GoldenTestReport) -> list[SegmentRun]:
     return [run for segment in segments for run in segment.runs]
 
 
-# ---------------------------------------------------------------- tables
-
-
 def choose_rows(rows: Sequence[ReportRow]) -> Sequence[ReportRow]:
     """Choose from many rows those that did not pass, and the first and the last segment that did."""
     passed = [row for row in rows if row.kind is VerdictKind.PASS]
@@ -199,9 +196,6 @@ def _build_cells(row: ReportRow, good: str) -> list[Any]:
     ]
 
 
-# ---------------------------------------------------------------- only on a page
-
-
 def _build_page(report: GoldenReport, test: GoldenTestReport) -> Iterator[doc.Block]:
     if report.mode == "gather" and test.golden:
         yield from build_recording_charts(test.golden)
@@ -209,8 +203,7 @@ def _build_page(report: GoldenReport, test: GoldenTestReport) -> Iterator[doc.Bl
         yield LEGEND
         yield from build_check_charts(test)
     yield doc.Details("Provenance", (doc.Facts(list(_list_origin(test))),))
-    runs = [*test.runs, *_list_runs(test)]
-    if runs:
+    if runs := [*test.runs, *_list_runs(test)]:
         columns = (Column("run"), Column("state", "state"), Column("took", "duration"), Column("note"))
         rows = []
         for run in runs:
@@ -237,9 +230,6 @@ def _flatten(value: Any) -> str:
     if isinstance(value, (list, tuple)):
         return ", ".join(_flatten(each) for each in value)
     return "yes" if value is True else "no" if value is False else str(value)
-
-
-# ---------------------------------------------------------------- JUnit: one case for each segment and metric
 
 
 def _build_suite(test: GoldenTestReport, allow_changed: bool) -> doc.Suite:
@@ -295,8 +285,7 @@ def _describe_case(row: ReportRow) -> Iterator[tuple[str, object]]:
     if row.rule is not None:
         yield "rule", render_rule(row.rule)
     yield "comparisons", row.comparisons
-    finding = row.finding
-    if finding is not None:
+    if (finding := row.finding) is not None:
         if name := name_finding(finding):
             yield "label", name
         named = (("effect", finding.effect), ("value", finding.value), ("expected", finding.expected))
@@ -305,9 +294,6 @@ def _describe_case(row: ReportRow) -> Iterator[tuple[str, object]]:
             yield from zip(("interval_low", "interval_high"), finding.interval, strict=True)
     if row.noise is not None:
         yield "noise", row.noise
-
-
-# ---------------------------------------------------------------- facts
 
 
 def build_facts(report: GoldenReport, allow_changed: bool = False) -> dict[str, Any]:
@@ -396,9 +382,6 @@ def _build_metric_facts(metric: MetricReport) -> dict[str, Any]:
             for side, tracks in (("golden", metric.golden), ("check", metric.check))
         },
     }
-
-
-# ---------------------------------------------------------------- configurations that must agree
 
 
 def build_matrix(test: GoldenTestReport, rows: Sequence[ReportRow]) -> doc.Section:

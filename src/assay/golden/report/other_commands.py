@@ -1,15 +1,18 @@
-"""The results of `assay golden show`, `rebase`, `selftest`, `bisect` and `blame` as documents."""
+"""The results of `assay golden show`, `rebase`, `selftest`, `bisect`, `blame` and `history` as documents."""
 
 from __future__ import annotations
 
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 from assay.errors import UsageError
+from assay.golden.flow.history import NightHistory
 from assay.golden.judge.contrasts import MetricShift
 from assay.golden.judge.golden import measure_levels
+from assay.golden.judge.nights import FEWEST_NIGHTS, Night, describe_moves
 from assay.golden.recordings import Recording, Sensitivity
 from assay.golden.report.document import build_document
 from assay.golden.report.rows import choose_finding, render_interval, render_percent, render_share, render_step
@@ -21,14 +24,13 @@ from assay.show.table import render_json
 from assay.system.fast_dataclasses import asdict, replace
 from assay.values import document as doc
 from assay.values.table import Column, Table
-from assay.values.verdict import Finding, Verdict, VerdictKind
+from assay.values.verdict import Finding, Verdict, VerdictKind, find_worst
 
 _PACKAGES = 8  # packages of the environment; the manifest has all
 _MOST_FINDINGS = 5
+_MOST_NIGHTS = 14  # nights that a terminal shows
+_NAMED = (("gathered", "gathered_at"), ("host", "host"), ("config", "config"), ("command", "command"), ("run", "run"))
 _TINY = 0.01  # of an effect: a smaller interaction is not mentioned
-
-
-# ---------------------------------------------------------------- show
 
 
 def build_show_document(
@@ -129,9 +131,6 @@ def _list_facts(golden: Golden, manifest: str) -> Iterator[tuple[str, str]]:
     yield from (("note", note) for note in golden.notes)
 
 
-_NAMED = (("gathered", "gathered_at"), ("host", "host"), ("config", "config"), ("command", "command"), ("run", "run"))
-
-
 def _build_environment(origin: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     seeds, packages, hardware = origin.get("seeds"), origin.get("packages"), origin.get("hardware")
     if seeds:
@@ -179,12 +178,14 @@ def _mapping(entry: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     return found if isinstance(found, Mapping) else {}
 
 
-# ---------------------------------------------------------------- rebase
-
-
 def build_rebase_document(outcomes: Sequence[Rebased]) -> doc.Document:
     sections = [doc.Section(list(_build_rebase(outcome))) for outcome in outcomes]
-    return doc.Document("assay golden rebase", sections, facts=[_build_rebase_facts(outcome) for outcome in outcomes])
+    facts = []
+    for outcome in outcomes:  # all but the recordings, which are in the manifests
+        kept = asdict(replace(outcome, before=Golden(outcome.test, ()), after=None))
+        del kept["before"], kept["after"]
+        facts.append({"accepted": outcome.is_accepted, **kept})
+    return doc.Document("assay golden rebase", sections, facts=facts)
 
 
 def _build_rebase(outcome: Rebased) -> Iterator[doc.Block]:
@@ -224,16 +225,6 @@ def _build_rebase_table(outcome: Rebased) -> Table:
         cells = [f"{render_shift(100 * effect)}%", noise, shift.kind if shift else None, render_percent(first)]
         rows.append([name, *levels, *cells])
     return Table(columns, rows)
-
-
-def _build_rebase_facts(outcome: Rebased) -> dict[str, Any]:
-    """Return all facts but the recordings, which are in the manifests."""
-    facts = asdict(replace(outcome, before=Golden(outcome.test, ()), after=None))
-    del facts["before"], facts["after"]
-    return {"accepted": outcome.is_accepted, **facts}
-
-
-# ---------------------------------------------------------------- selftest
 
 
 def build_selftest_document(reports: Sequence[SelftestReport]) -> doc.Document:
@@ -287,9 +278,6 @@ def _build_selftest_facts(report: SelftestReport) -> dict[str, Any]:
     }
 
 
-# ---------------------------------------------------------------- bisect
-
-
 def build_bisect_document(report: BisectReport) -> doc.Document:
     facts = {"exit_code": int(report.exit_code), **asdict(report)}
     return doc.Document("assay golden bisect", list(_build_bisect(report)), facts=facts)
@@ -313,9 +301,6 @@ def _build_bisect(report: BisectReport) -> Iterator[doc.Block]:
     skipped = f", {report.skipped} of them skipped" if report.skipped else ""
     trials = render_count(len(report.trials), "trial")
     yield doc.Text(f"{tested} of {report.commits + 1} commits tried{skipped}, {trials}; log: {report.dir}")
-
-
-# ---------------------------------------------------------------- blame
 
 
 def render_shift(value: float) -> str:
@@ -383,3 +368,109 @@ def _describe_part(shift: MetricShift | None) -> str:
     effect = render_shift(shift.effect)
     is_open = shift.reach and shift.kind != "moved"
     return f"no more than the repeats differ ({effect} {render_noise(shift)})" if is_open else effect
+
+
+def build_history_document(source: str, histories: Sequence[NightHistory], every_row: bool = False) -> doc.Document:
+    kind = find_worst(each.verdict.kind for each in histories)
+    head = doc.Only(("html",), (doc.Heading("Nights", kind, 1), doc.Text(source, role="soft")))
+    suites = []
+    for each in histories:
+        name = f"{each.test} on {each.environment}"
+        cases = [doc.Case(name, found.subject, found.kind, found.message) for found in each.verdict.findings]
+        suites.append(doc.Suite(name, cases))
+    return doc.Document(
+        f"{kind} {source}",
+        (head, *(doc.Section(list(_build_history(each, every_row))) for each in histories)),
+        suites,
+        "assay golden history",
+        facts=[_build_facts(each) for each in histories],
+    )
+
+
+def describe_history(history: NightHistory) -> str:
+    """One sentence: what moved since when."""
+    if moved := [move for move in history.moves if move.state == "open"]:
+        groups = [list(group) for _, group in groupby(moved, lambda move: (move.at, move.drifts))]
+        return "; ".join(describe_moves(group, history.nights) for group in groups)
+    if not history.nights:
+        return "no check can be read"
+    since = f"{render_count(len(history.nights), 'night')} since {history.nights[0].date}"
+    if len(history.nights) < FEWEST_NIGHTS:
+        return f"{since}: too few to show a lasting change"
+    word = "no lasting change is open" if any(move.state != "open" for move in history.moves) else "no lasting change"
+    return f"{word} in {since}"
+
+
+def _build_history(history: NightHistory, every_row: bool) -> Iterator[doc.Block]:
+    kind, sentence = history.verdict.kind, describe_history(history)
+    where = f"{history.environment}, golden of {history.golden}" if history.golden else history.environment
+    yield doc.Heading(history.test, kind)
+    yield doc.Only(("html",), (doc.Text(f"{sentence}.", role="answer"), doc.Text(where, role="soft")))
+    if history.moves:
+        yield doc.Section((doc.TableBlock(_build_moves(history)),), "Lasting changes")
+    if history.nights:
+        nights = history.nights if every_row else history.nights[-_MOST_NIGHTS:]
+        hidden = len(history.nights) - len(nights)
+        breaks = {0: f"{render_count(hidden, 'earlier night')}; --all shows them"} if hidden else None
+        yield doc.Only(("terminal",), (doc.Section((doc.TableBlock(_build_nights(history, nights), breaks=breaks),)),))
+        yield doc.Only(("html",), (doc.Section(list(_build_charts(history)), "Levels"),))
+        every = doc.TableBlock(_build_nights(history, history.nights))
+        yield doc.Only(("html", "markdown"), (doc.Section((every,), "All nights"),))
+    open_kinds = (VerdictKind.INCONCLUSIVE, VerdictKind.ERROR)
+    yield doc.Findings([each for each in history.verdict.findings if each.kind in open_kinds])
+    yield doc.Notes(history.notes)
+    yield doc.Only(("terminal",), (doc.Notes([f"on {where}"]),))
+    answer = doc.Text((f"{history.test}: ", doc.Span(str(kind), str(kind)), f", {sentence}"))
+    yield doc.Only(("terminal", "markdown"), (answer,))
+
+
+def _build_moves(history: NightHistory) -> Table:
+    sizes = [Column(name, align="right") for name in ("effect", "interval")]
+    columns = (Column("since"), Column("metric"), *sizes, Column("nights", "number"), Column("state"))
+    rows = []
+    for move in history.moves:
+        night = history.nights[move.at]
+        shown = render_percent(move.effect), render_interval(move.interval)
+        reasons = [night.accepted for night in history.nights[move.at :] if night.accepted]
+        state = f"accepted: {reasons[0]}" if move.state == "accepted" and reasons else move.state
+        rows.append([night.date, move.metric, *shown, len(history.nights) - move.at, state])
+    return Table(columns, rows)
+
+
+def _build_nights(history: NightHistory, nights: Sequence[Night]) -> Table:
+    names = list(dict.fromkeys(name for night in history.nights for name in night.levels))
+    levels = [Column(name, align="right") for name in names]
+    first = (Column("night"), Column("verdict", "state"), Column("runs", "number"))
+    columns = (*first, *levels, Column("accepted", rank=1))
+    rows: list[list[Any]] = []
+    for night in nights:
+        shown = [render_number(night.levels[name], 6) if name in night.levels else None for name in names]
+        rows.append([night.date, str(night.kind), night.runs, *shown, night.accepted or None])
+    kept = [at for at, column in enumerate(columns) if column.name != "accepted" or any(row[at] for row in rows)]
+    return Table(tuple(columns[at] for at in kept), [[row[at] for at in kept] for row in rows])
+
+
+def _build_charts(history: NightHistory) -> Iterator[doc.Chart]:
+    for name in dict.fromkeys(name for night in history.nights for name in night.levels):
+        points = [(float(at), night.levels[name]) for at, night in enumerate(history.nights, 1) if name in night.levels]
+        texts = [f"{history.nights[int(at) - 1].date}\n{history.nights[int(at) - 1].kind} {y:g}" for at, y in points]
+        lines = [move.at + 0.5 for move in history.moves if move.metric == name]
+        curve = doc.Curve(points, "c2 curve", marker="dot", texts=texts)
+        title = (doc.Span(name, "strong"), doc.Span("level of each night", "soft"))
+        yield doc.Chart(
+            title, (doc.Panel([curve]),), f"{name} by night", lines=lines, x_label="night, the newest on the right"
+        )
+
+
+def _build_facts(history: NightHistory) -> dict[str, Any]:
+    return {
+        "test": history.test,
+        "environment": history.environment,
+        "golden": history.golden,
+        "verdict": str(history.verdict.kind),
+        "sentence": describe_history(history),
+        "changes": [{**asdict(move), "since": history.nights[move.at].date} for move in history.moves],
+        "nights": [{**asdict(night), "good": night.is_good} for night in history.nights],
+        "findings": [asdict(each) for each in history.verdict.findings],
+        "notes": list(history.notes),
+    }

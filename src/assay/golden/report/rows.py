@@ -90,9 +90,6 @@ def choose_finding(findings: Sequence[Finding]) -> Finding | None:
     return min(findings, key=lambda each: (SEVERITY.index(each.kind), -abs(each.effect or 0.0)), default=None)
 
 
-# ---------------------------------------------------------------- numbers and sentences
-
-
 def render_percent(value: float | None, digits: int = 3) -> str:
     """Render a fraction as `+0.31%`; an empty string for None."""
     return "" if value is None else render_effect(value, digits)
