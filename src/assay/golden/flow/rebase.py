@@ -216,13 +216,13 @@ NewGolden = tuple[Golden | None, Sequence[str], str | None]
 
 def _from_gathering(context: GoldenContext, before: Golden, request: RebaseRequest, hooks: RunHooks) -> NewGolden:
     staged = context.manifest + STAGED_SUFFIX
-    with contextlib.suppress(UsageError, FormatError):
-        found = manifests.load_manifest(staged, context.test.name)
-        is_whole_recording = found.complete and (found.noise or not context.test.replicas)
-        is_same = found.provenance.get("config_hash") == context.config_hash
-        if is_whole_recording and is_same and not request.fresh and not request.environment_only:
-            hooks.console.message(f"using the recording in {staged}; gather again with --fresh")
-            return found, (), None
+    if not request.fresh and not request.environment_only:
+        with contextlib.suppress(UsageError, FormatError):
+            found = manifests.load_manifest(staged, context.test.name)
+            is_whole = found.complete and (found.noise or not context.test.replicas)
+            if is_whole and found.provenance.get("config_hash") == context.config_hash:
+                hooks.console.message(f"using the recording in {staged}; gather again with --fresh")
+                return found, (), None
     # the name is the same after an interruption
     folder = os.path.join(context.checkpoints, f"rebase-{len(before.history) + 1}")
     report = gather_test(replace(context, manifest=staged, checkpoints=folder), hooks)
