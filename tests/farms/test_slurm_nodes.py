@@ -12,7 +12,7 @@ from tests.slurm_cluster import Cluster, start_cluster
 
 from assay.execute.base import Executor
 from assay.farms.slurm import SlurmExecutor
-from assay.farms.slurm_nodes import build_exclusion
+from assay.farms.slurm_queue import build_exclusion
 from assay.record import run_directory
 from assay.values.run import JobHandle, Liveness, Stop
 

@@ -9,7 +9,7 @@ import pytest
 
 from assay.errors import InfrastructureError, UsageError
 from assay.execute.places import load_entry
-from assay.farms.config import build_engine_farm
+from assay.farms.choice import build_engine_farm
 from assay.farms.ssh_jobs import HostAddress, HostSlot, parse_slot
 from assay.farms.ssh_session import SshSession
 from assay.system import processes
