@@ -95,16 +95,6 @@ def _find_rank() -> int:
     return 0
 
 
-def _build_logger() -> type:
-    """Build a class that is a logger of all loaded packages of Lightning, else of the first installed one."""
-    loaded = [package for package in _PACKAGES if package in sys.modules]
-    bases = [base for package in loaded for base in _find_base(package)]
-    bases = bases or _find_base(_PACKAGES[0]) or _find_base(_PACKAGES[1])
-    if not bases:
-        raise MissingPackageError("AssayLogger", "lightning")
-    return type("AssayLogger", (_Logging, *bases), {"__module__": __name__, "__doc__": _Logging.__doc__})
-
-
 def _find_base(package: str) -> list[type]:
     with suppress(ModuleNotFoundError):
         if package == "pytorch_lightning":
@@ -124,5 +114,10 @@ else:
     def __getattr__(name: str) -> Callable[..., Any]:
         if name != "AssayLogger":
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        globals()[name] = _build_logger()
-        return globals()[name]
+        # a logger of all loaded packages of Lightning, else of the first installed one
+        bases = [base for package in _PACKAGES if package in sys.modules for base in _find_base(package)]
+        bases = bases or _find_base(_PACKAGES[0]) or _find_base(_PACKAGES[1])
+        if not bases:
+            raise MissingPackageError(name, "lightning")
+        attributes = {"__module__": __name__, "__doc__": _Logging.__doc__}
+        return globals().setdefault(name, type(name, (_Logging, *bases), attributes))

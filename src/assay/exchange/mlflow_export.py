@@ -14,6 +14,7 @@ import os
 import posixpath
 import re
 import shlex
+import traceback
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -207,19 +208,12 @@ def _explained(uri: str, *, is_opening: bool = False) -> Iterator[None]:
         ) from error
     except OSError as error:
         raise InfrastructureError(f"{uri}: {error.strerror or error}") from error
-    except Exception as error:
-        if not _is_of_mlflow(error):
+    except Exception as error:  # of MLflow or its database libraries, by its type or by where it was raised
+        *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+        origins = (type(error).__module__, str(frame.f_globals.get("__name__", "")))
+        if not {"mlflow", "sqlalchemy", "alembic", "sqlite3"} & {origin.split(".")[0] for origin in origins}:
             raise
         raise _explain(uri, error, is_opening) from error
-
-
-def _is_of_mlflow(error: Exception) -> bool:
-    """Return whether the error comes from MLflow or its database libraries, by its type or by where it was raised."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    origins = (type(error).__module__, trace.tb_frame.f_globals.get("__name__", "") if trace is not None else "")
-    return any(str(origin).split(".")[0] in ("mlflow", "sqlalchemy", "alembic", "sqlite3") for origin in origins)
 
 
 def _explain(uri: str, error: Exception, is_opening: bool) -> AssayError:
@@ -447,8 +441,9 @@ class _RunSender:
             for command in spec.commands:
                 for template in (spec.log_name, spec.other_log_name):
                     found |= set(layout.find_logs(present, template, command.name))
-        for pattern in self.request.artifacts:
-            found |= set(_expand(self.dir, pattern))
+        for pattern in self.request.artifacts:  # a folder stands for everything in it
+            for each in (pattern, os.path.join(pattern, "**")):
+                found |= set(glob.iglob(each, root_dir=self.dir, recursive=True))
         inside = os.path.realpath(self.dir) + os.sep
         paths = {name: os.path.join(self.dir, name) for name in found if os.path.basename(name) != layout.SECRETS_FILE}
         return sorted(
@@ -469,14 +464,6 @@ class _RunSender:
                 self.client.log_artifact(run.info.run_id, path, folder or None)
                 count += 1
         return count
-
-
-def _expand(run_dir: str, pattern: str) -> Iterator[str]:
-    for name in glob.iglob(pattern, root_dir=run_dir, recursive=True):
-        if os.path.isdir(os.path.join(run_dir, name)):
-            yield from glob.iglob(os.path.join(glob.escape(name), "**"), root_dir=run_dir, recursive=True)
-        else:
-            yield name
 
 
 def _clean_name(name: str, every: set[str]) -> str:

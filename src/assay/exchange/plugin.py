@@ -22,7 +22,7 @@ PLUGIN = Plugin(
         "adopt": ("assay.exchange.adopt:adopt", "Take runs that were uploaded as runs of your study.", "Share"),
     },
     options={"run": "assay.exchange.options:NotifyOptions"},
-    run_steps={"notify": "assay.exchange.notify_step:NotifyStep"},
+    run_steps={"notify": "assay.exchange.notify:NotifyStep"},
     importers=("assay.exchange.importers.registry:IMPORTERS",),
     functions={
         "index.open_shared": "assay.exchange.postgres_index:PostgresIndex",
