@@ -19,6 +19,7 @@ import pytest
 from tests.contracts.executor import ExecutorContract, Run, Runs, finish, members, start, until
 from tests.models.backends.loopback import NEEDS_SSHD
 from tests.ssh_hosts import ROOT, Hosts, has_namespaces, open_hosts
+from tests.stand_ins import put_programs
 
 from assay.errors import InfrastructureError
 from assay.farms import ssh_files, ssh_session
@@ -332,12 +333,9 @@ def test_what_cannot_be_stored_here_holds_up_no_other_run(
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="its bash gives up what root may do")
 def test_what_cannot_be_read_is_named_and_kept(tmp_path: Path) -> None:
-    programs = tmp_path / "programs"
-    programs.mkdir()
     drop = "--bounding-set=-dac_override,-dac_read_search"
-    (programs / "bash").write_text(f'#!/bin/bash\nexec setpriv {drop} {shutil.which("bash")} "$@"\n')
-    (programs / "bash").chmod(0o755)
-    with open_hosts(tmp_path / "plain", "near", PATH=f"{programs}:{os.environ['PATH']}") as hosts:
+    path = put_programs(tmp_path / "programs", bash=f'exec setpriv {drop} {shutil.which("bash")} "$@"')
+    with open_hosts(tmp_path / "plain", "near", PATH=path) as hosts:
         text = 'cd "$ASSAY_RUN_DIR"; echo x > ok; echo x > secret; chmod 000 secret; mkdir closed; chmod 000 closed'
         run = Runs(hosts.client).make(text)
         executor = SshExecutor(hosts.farm())
@@ -483,8 +481,7 @@ def test_a_full_and_a_read_only_file_system(tmp_path: Path) -> None:
         assert executor.liveness(first, run.dir) is Liveness.GONE
         assert executor.refusal(first, run.dir) is None, "another host may take it"
         assert "No space left on device" in " ".join(executor.take_messages())
-        second = executor.submit(run.request(attempt=2), run.publish)
-        assert second is not None
+        second = start(executor, run, attempt=2)
         assert second.slot == "far:0"
         finish(executor, [second])
         assert run.text("train.2.log") == "100000\n"
@@ -521,12 +518,8 @@ def test_what_was_never_offered_to_a_host_is_given_back(hosts: Hosts, make, runs
 
 def test_a_clock_that_is_wrong(tmp_path: Path) -> None:
     """Times of the host are shown as they are; what is decided and measured here is measured here."""
-    programs = tmp_path / "programs"
-    programs.mkdir()
-    for name in ("date", "touch"):
-        (programs / name).write_text(f'#!/bin/bash\nexec {shutil.which(name)} -d "3 days ago" "$@"\n')
-        (programs / name).chmod(0o755)
-    with open_hosts(tmp_path / "slow", "near", PATH=f"{programs}:{os.environ['PATH']}") as hosts:
+    texts = {name: f'exec {shutil.which(name)} -d "3 days ago" "$@"' for name in ("date", "touch")}
+    with open_hosts(tmp_path / "slow", "near", PATH=put_programs(tmp_path / "programs", **texts)) as hosts:
         run = Runs(hosts.client).make("date +%s; touch ../result; touch ../train.log")
         executor = SshExecutor(hosts.farm())
         handle = start(executor, run)
@@ -565,8 +558,7 @@ def test_a_lease_without_a_job_is_never_run_later(hosts: Hosts, make, runs: Runs
         executor.watch(handle, run.dir)
         finish(executor, [handle])
         assert executor.liveness(handle, run.dir) is Liveness.GONE
-        second = executor.submit(run.request(attempt=2), run.publish)
-        assert second is not None
+        second = start(executor, run, attempt=2)
         finish(executor, [second])
         assert run.markers() == {"train.2.exit.0"}
 
@@ -590,7 +582,7 @@ def test_what_never_began_leaves_no_copy_and_does_not_begin_later(hosts: Hosts, 
     assert session.ask("stage", run.uid, "1", "-", f"ASSAY_ATTEMPT={handle.tag}") == ["started"], "it needs no files"
     session.close()
     assert os.listdir(hosts.jobs("near") / "runs") == []
-    second = executor.submit(run.request(attempt=2), run.publish)
+    second = start(executor, run, attempt=2)
     finish(executor, [second])
     assert run.markers() == {"train.2.exit.0"}
 
@@ -669,7 +661,7 @@ def test_what_is_left_of_an_earlier_attempt_is_ended_before_the_next_one(hosts: 
     start(first, run)
     until((there(hosts, run) / "ran").exists, "it runs")
     first.close()
-    handle = second.submit(run.request(attempt=2), run.publish)
+    handle = start(second, run, attempt=2)
     finish(second, [handle])
     assert members(run) == set()
     assert run.path("end.1").exists()
