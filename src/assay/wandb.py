@@ -417,9 +417,8 @@ class Run:
     def __getattr__(self, name: str) -> Any:
         if name in ("entity", "group", "job_type"):
             return str(self._facts[name] or "")
-        raise AttributeError(
-            f"assay.wandb: a run has no {name!r}; docs/how-to/use-with-wandb-lightning-transformers.md"
-        )
+        problem = f"assay.wandb: a run has no {name!r}; docs/how-to/use-with-wandb-lightning-transformers.md"
+        raise AttributeError(problem)
 
 
 def _find_pattern(patterns: Mapping[str, str], name: str) -> str | None:

@@ -209,10 +209,8 @@ def _drop_nan(values: Iterable[float]) -> list[float | None]:
 def check_points(selection: ExportedRuns) -> None:
     if selection.chosen and not any(map(selection.find_metrics, selection.chosen)):
         runs = len(selection.chosen)
-        raise UsageError(
-            "the only run has no metric" if runs == 1 else f"none of {runs} runs has a metric",
-            "leave out --series to export the runs themselves",
-        )
+        hint = "leave out --series to export the runs themselves"
+        raise UsageError("the only run has no metric" if runs == 1 else f"none of {runs} runs has a metric", hint)
 
 
 # ---------------------------------------------------------------- formats

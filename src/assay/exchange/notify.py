@@ -52,9 +52,8 @@ def check_receivers(receivers: Sequence[str], where: str) -> tuple[str, ...]:
     """Return the receivers without `none`. Raise UsageError for an invalid one; `where` begins its message."""
     for each in receivers:
         if not each.strip():
-            raise UsageError(
-                f"{where}: the receiver is empty", "give a shell command, or an address that begins with http"
-            )
+            hint = "give a shell command, or an address that begins with http"
+            raise UsageError(f"{where}: the receiver is empty", hint)
         is_address = _ADDRESS.match(each) is not None
         if not is_address and re.match(r"[a-z][a-z0-9+.-]*://", each, re.IGNORECASE):
             scheme = each.partition("://")[0]

@@ -192,9 +192,8 @@ def _build_table(runs: Sequence[FolderManifest]) -> IndexTable:
             columns[name] = MetricColumns(name, *values)
         return IndexTable([_build_row(run) for run in runs], columns)
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-        raise FormatError(
-            f"the store's record of its runs is damaged: {error!r}", "fetch them without --where"
-        ) from error
+        hint = "fetch them without --where"
+        raise FormatError(f"the store's record of its runs is damaged: {error!r}", hint) from error
 
 
 def _build_row(run: FolderManifest) -> RunRow:
@@ -267,15 +266,12 @@ def _compare_run(manifest: FolderManifest, path: str, address: str) -> frozenset
                 missing.discard(name)
         elif file is None and (name in others or manifests.find_folders([name]) & {*manifest.files, *manifest.links}):
             if os.stat(os.path.join(path, name)).st_mtime_ns > newest_ns:
-                raise UsageError(
-                    f"{shown} has gone on here: {name} is of another kind than in the store", "move it away"
-                )
+                hint = "move it away"
+                raise UsageError(f"{shown} has gone on here: {name} is of another kind than in the store", hint)
         elif file is None or os.stat(os.path.join(path, name)).st_mtime_ns > file.mtime_ns:
             why = "not in the store" if file is None else "newer than in the store"
-            raise UsageError(
-                f"{shown} has gone on here: {name} is {why}",
-                f"send it (assay push {shlex.quote(shown)} --to {shlex.quote(address)}), or move it away",
-            )
+            hint = f"send it (assay push {shlex.quote(shown)} --to {shlex.quote(address)}), or move it away"
+            raise UsageError(f"{shown} has gone on here: {name} is {why}", hint)
     return frozenset(missing)
 
 

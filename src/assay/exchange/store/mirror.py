@@ -181,9 +181,8 @@ def _load_old(folder: OutgoingFolder, remote: Remote) -> tuple[bytes | None, Fol
     if old is not None and manifests.find_fault(old, folder.key):
         old = None  # a valid one replaces it
     if old is not None and "uid" in folder.facts and old.facts.get("uid") != folder.facts["uid"]:
-        raise UsageError(
-            f"{remote.address} holds another run that is called {folder.name}", "send this one to another address"
-        )
+        hint = "send this one to another address"
+        raise UsageError(f"{remote.address} holds another run that is called {folder.name}", hint)
     if old is not None and is_upload(old.facts) and not is_upload(folder.facts):
         old = None  # the owner's run replaces an upload completely
     return text, old

@@ -256,9 +256,8 @@ def _reach(url: str, notify: Notify) -> tuple[Any, str]:
     thread.start()
     thread.join(_ANSWER_S)
     if not found:
-        raise InfrastructureError(
-            f"{url} cannot be reached: no answer within {_ANSWER_S:g} s", "is there a network, and a login?"
-        )
+        hint = "is there a network, and a login?"
+        raise InfrastructureError(f"{url} cannot be reached: no answer within {_ANSWER_S:g} s", hint)
     if isinstance(found[0], Exception):
         raise found[0]
     return found[0]
