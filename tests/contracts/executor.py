@@ -118,6 +118,19 @@ def finish(executor: Executor, handles: Iterable[JobHandle]) -> None:
             left.remove(handle)
 
 
+def begin(executor: Executor, run: Run, file: str = "up") -> JobHandle:
+    """Start a run, and wait until its command has made this file in its folder."""
+    handle = start(executor, run)
+    until(run.path(f"code/{file}").exists, f"{run.name} runs")
+    return handle
+
+
+def complete(executor: Executor, run: Run) -> JobHandle:
+    handle = start(executor, run)
+    finish(executor, [handle])
+    return handle
+
+
 def members(*runs: Run) -> set[int]:
     """By tag alone; and never by session 0, or cancelling would end the host's own processes."""
     assert process.find_members([process.AttemptProcesses(0, 0, "")]) == set()

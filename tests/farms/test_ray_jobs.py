@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
-from tests.contracts.executor import STOP, ExecutorContract, Opened, Runs, finish, members, start, until
+from tests.contracts.executor import STOP, ExecutorContract, Opened, Runs, begin, finish, members, start, until
 from tests.finished_study import Bench
 from tests.ray_cluster import RayCluster, start_ray
 
-from assay.errors import InfrastructureError, MissingExtraError, UsageError
+from assay.errors import InfrastructureError, MissingExtraError
 from assay.farms import ray_tasks
 from assay.farms.ray_tasks import RayExecutor
 from assay.farms.submit import parse_token
@@ -63,8 +63,7 @@ def build(farm: Farm, **options: object) -> RayExecutor:
 def test_codes_devices_and_what_waits(remote_farm: Farm, runs: Runs, opened: Opened) -> None:
     executor = opened(build(remote_farm, gpus=2))
     busy = runs.make("echo $CUDA_VISIBLE_DEVICES; touch up; until [ -e go ]; do sleep 0.02; done; exit 3")
-    handle = start(executor, busy)
-    until(lambda: busy.path("code/up").exists(), "the first runs")
+    handle = begin(executor, busy)
     waiting = runs.make("touch ran")
     second = start(executor, waiting)
     assert list(executor.wait(0.1)) == []
@@ -76,14 +75,6 @@ def test_codes_devices_and_what_waits(remote_farm: Farm, runs: Runs, opened: Ope
     assert sorted(busy.text("train.log").strip().split(",")) == ["0", "1"]
     assert not waiting.path("code/ran").exists()
     assert waiting.markers() == set()
-
-
-def test_what_no_node_has(remote_farm: Farm, runs: Runs, opened: Opened) -> None:
-    run = runs.make("true")
-    executor = opened(build(remote_farm, resources={"quantum": 2}))
-    with pytest.raises(UsageError, match="2 quantum"):
-        executor.submit(run.request(), run.publish)
-    assert not run.path("lease.1").exists()
 
 
 def test_a_folder_that_the_cluster_does_not_see(
@@ -109,8 +100,7 @@ def test_a_folder_that_the_cluster_does_not_see(
 def test_a_killed_worker_takes_its_job_along(remote_farm: Farm, runs: Runs, opened: Opened) -> None:
     executor = opened(build(remote_farm))
     run = runs.make("setsid bash -c 'trap \"\" TERM; touch up; while :; do sleep 1000; done' & wait")
-    handle = start(executor, run)
-    until(lambda: run.path("code/up").exists(), "the command runs")
+    handle = begin(executor, run)
     starter = parent_of(parse_token(run.text("token.1")).pid)
     os.kill(parent_of(starter), signal.SIGKILL)
     finish(executor, [handle])

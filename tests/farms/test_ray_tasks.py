@@ -16,7 +16,20 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
-from tests.contracts.executor import STOP, STUBBORN, ExecutorContract, Opened, Run, Runs, finish, members, start, until
+from tests.contracts.executor import (
+    STOP,
+    STUBBORN,
+    ExecutorContract,
+    Opened,
+    Run,
+    Runs,
+    begin,
+    complete,
+    finish,
+    members,
+    start,
+    until,
+)
 from tests.finished_study import Bench
 from tests.ray_cluster import RayCluster, find_marked, marked, nothing_is_left, serve_answer, start_ray
 
@@ -140,8 +153,7 @@ class TestDeaths:
     )
     def test_a_killed_worker_takes_its_job_along(self, executor: RayExecutor, runs: Runs, kind: str) -> None:
         run = runs.make(DYING[kind])
-        handle = start(executor, run)
-        until(lambda: run.path("code/up").exists(), "the command runs")
+        handle = begin(executor, run)
         os.kill(find_worker(run), signal.SIGKILL)
         finish(executor, [handle])
         until(lambda: members(run) == set(), "nothing of it is left")
@@ -155,8 +167,7 @@ class TestDeaths:
         """Ray ends the workers; until a guard acts, what comes to its end has its marker and is not repeated."""
         executor = opened(RayExecutor(existing_cluster))
         run = runs.make("touch up; until [ -e go ]; do sleep 0.02; done")
-        handle = start(executor, run)
-        until(lambda: run.path("code/up").exists(), "the command runs")
+        handle = begin(executor, run)
         worker = find_worker(run)
         guards = find_guards(worker)
         try:
@@ -177,8 +188,7 @@ class TestDeaths:
         mine = RayExecutor(executor.farm, {**executor._sizes, "num_cpus": 3} if executor._sizes else None)
         run = runs.make("touch up; until [ -e go ]; do sleep 0.02; done")
         with marked() as mark:
-            handle = start(mine, run)
-        until(lambda: run.path("code/up").exists(), "the command runs")
+            handle = begin(mine, run)
         bridge = mine._bridge
         os.kill(bridge._process.pid, signal.SIGKILL)
         if bridge.is_shared:
@@ -203,8 +213,7 @@ class TestDeaths:
         with pytest.raises(UsageError, match="1 tpu"):
             executor.submit(run.request(), run.publish)
         raylet = somebody.add_node('{"num_cpus": 1, "resources": {"tpu": 1}}')
-        handle = start(executor, run)
-        until(lambda: run.path("code/up").exists(), "the command runs")
+        handle = begin(executor, run)
         os.kill(raylet, signal.SIGKILL)
         finish(executor, [handle])
         until(lambda: members(run) == set(), "nothing of it is left")
@@ -241,8 +250,7 @@ class TestElsewhere:
 
     def test_it_lives_as_long_as_its_task(self, executor: RayExecutor, runs: Runs) -> None:
         run = runs.make(f"{ELSEWHERE}; touch up; until [ -e go ]; do sleep 0.02; done")
-        handle = start(executor, run)
-        until(lambda: run.path("code/up").exists(), "the command runs")
+        handle = begin(executor, run)
         assert executor.liveness(handle, run.dir) is Liveness.ALIVE
         run.path("code/go").touch()
         finish(executor, [handle])
@@ -253,8 +261,7 @@ class TestElsewhere:
     ) -> None:
         monkeypatch.setattr(ray_tasks, "_ELSEWHERE_S", 0.5)
         run = runs.make(f"{ELSEWHERE}; {DYING['plain']}")
-        handle = start(executor, run)
-        until(lambda: run.path("code/up").exists(), "the command runs")
+        handle = begin(executor, run)
         worker = find_worker(run)
         guards = find_guards(worker)
         assert guards
@@ -428,8 +435,7 @@ class TestResources:
 
     def test_what_it_used(self, executor: RayExecutor, runs: Runs) -> None:
         run = runs.make("i=0; while [ $i -lt 30000 ]; do i=$((i + 1)); done")
-        handle = start(executor, run)
-        finish(executor, [handle])
+        handle = complete(executor, run)
         used = executor.usage(handle)
         assert used.cpu_s is not None
         assert used.cpu_s > 0

@@ -10,7 +10,18 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.contracts.executor import STOP, ExecutorContract, Opened, Run, Runs, finish, members, start, until
+from tests.contracts.executor import (
+    STOP,
+    ExecutorContract,
+    Opened,
+    Run,
+    Runs,
+    begin,
+    finish,
+    members,
+    start,
+    until,
+)
 from tests.slurm_cluster import Cluster, start_cluster
 from tests.stand_ins import put_programs
 
@@ -117,25 +128,18 @@ class TestArrays:
 
 @pytest.mark.services("slurm")
 class TestRefused:
-    def test_a_rejected_submission_has_the_words_of_slurm(self, cluster: Cluster, runs: Runs, opened: Opened) -> None:
-        executor = opened(build(partition="nope"))
-        run = runs.make("true")
-        handle = start(executor, run)
-        finish(executor, [handle])
-        said = executor.explain_end(handle, run.dir)
-        assert said[0] == "interrupt"
-        assert "invalid partition specified: nope" in said[1]
-        assert executor.refusal(handle, run.dir) is None
-
-    def test_the_others_go_on(self, executor: SlurmExecutor, runs: Runs) -> None:
+    def test_a_rejected_submission_has_the_words_of_slurm_and_the_others_go_on(
+        self, executor: SlurmExecutor, runs: Runs
+    ) -> None:
         made = [runs.make("true") for _ in range(3)]
         nowhere = replace(made[1].request(), farm_resources=(("partition", "nope"),))
         with executor.together():
             handles = [executor.submit(nowhere if run is made[1] else run.request(), run.publish) for run in made]
-        finish(executor, [handle for handle in handles if handle])
+        finish(executor, handles)
         assert [run.markers() for run in made] == [{"train.exit.0"}, set(), {"train.exit.0"}]
-        assert handles[1] is not None
-        assert "nope" in str(executor.explain_end(handles[1], made[1].dir))
+        kind, said = executor.explain_end(handles[1], made[1].dir)
+        assert (kind, executor.refusal(handles[1], made[1].dir)) == ("interrupt", None)
+        assert "invalid partition specified: nope" in said
 
     def test_what_cannot_be_given_is_said_before(self, cluster: Cluster) -> None:
         SlurmExecutor.check(Farm("cluster", "slurm", options={"gpus": 2, "time": 60.0}))
@@ -172,8 +176,7 @@ class TestRefused:
     ) -> None:
         """What Slurm has requeued may live on where its node does not answer: the queue alone does not say so."""
         run = runs.make(WAITING)
-        handle = start(executor, run)
-        until(lambda: run.path("code/ran").exists(), "it runs")
+        handle = begin(executor, run, "ran")
         run.path("token.1").write_text("elsewhere 1 1 - 0\n")  # as from another node
         task = find_task(executor, run)
         texts = {name: text.replace("TASK", task) for name, text in programs.items()}
@@ -190,8 +193,7 @@ class TestRefused:
     ) -> None:
         """By a variable of the user's own, or since it is a program of the site that answers from a cache."""
         run = runs.make(WAITING)
-        handle = start(executor, run)
-        until(lambda: run.path("code/ran").exists(), "it runs")
+        handle = begin(executor, run, "ran")
         run.path("token.1").write_text("elsewhere 1 1 - 0\n")  # as from another node
         task = find_task(executor, run)
         monkeypatch.setenv("SQUEUE_PARTITION", "urgent")
@@ -357,8 +359,7 @@ class TestJobs:
             "signal.signal(signal.SIGUSR1, lambda *_: (print('saved'), sys.exit(5)))\n"
             "open('up', 'w').close()\ntime.sleep(100)\n"
         )
-        handle = start(executor, run)
-        until(lambda: run.path("code/up").exists(), "it runs")
+        handle = begin(executor, run)
         cluster.run("scancel", "--batch", "--signal=USR1", find_task(executor, run))
         finish(executor, [handle])
         assert (run.text("train.log"), run.markers()) == ("saved\n", {"train.exit.5"})
@@ -383,8 +384,7 @@ class TestJobs:
 class TestDeaths:
     def test_a_requeued_job_does_not_run_twice(self, executor: SlurmExecutor, cluster: Cluster, runs: Runs) -> None:
         run = runs.make(WAITING)
-        handle = start(executor, run)
-        until(lambda: run.path("code/ran").exists(), "it runs")
+        handle = begin(executor, run, "ran")
         task = find_task(executor, run)
         cluster.run("scontrol", "requeue", task)
         finish(executor, [handle])
@@ -416,8 +416,7 @@ class TestDeaths:
     @pytest.mark.long
     def test_a_node_that_is_down_for_long(self, executor: SlurmExecutor, cluster: Cluster, runs: Runs) -> None:
         run = runs.make(WAITING)
-        handle = start(executor, run)
-        until(lambda: run.path("code/ran").exists(), "it runs")
+        handle = begin(executor, run, "ran")
         task = find_task(executor, run)
         cluster.kill_node()
         until(lambda: "Restarts=1" in cluster.run("scontrol", "show", "job", task), "Slurm has requeued it")

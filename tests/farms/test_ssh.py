@@ -7,7 +7,6 @@ import hashlib
 import itertools
 import os
 import shutil
-import signal
 import subprocess
 import tempfile
 import time
@@ -16,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from tests.contracts.executor import ExecutorContract, Run, Runs, finish, members, start, until
+from tests.contracts.executor import ExecutorContract, Run, Runs, complete, finish, members, start, until
 from tests.models.backends.loopback import NEEDS_SSHD
 from tests.ssh_hosts import ROOT, Hosts, has_namespaces, open_hosts
 from tests.stand_ins import put_programs
@@ -351,20 +350,6 @@ def test_what_cannot_be_read_is_named_and_kept(tmp_path: Path) -> None:
 # ---------------------------------------------------------------- connections
 
 
-@pytest.mark.long
-def test_connections_that_break(hosts: Hosts, make, runs: Runs) -> None:
-    made = [runs.make("for i in $(seq 40); do echo $i >> ran; echo $i; sleep 0.05; done; cat ran") for _ in range(4)]
-    executor = make()
-    until(executor.has_room, "the host has answered")
-    handles = [start(executor, run) for run in made]
-    for _ in range(5):
-        time.sleep(0.3)
-        hosts.cut("near")
-    finish(executor, handles)
-    once = "".join(f"{i}\n" for i in range(1, 41))
-    assert [run.text("train.log") for run in made] == [once + once] * 4
-
-
 def test_a_host_that_goes_away_and_comes_back(hosts: Hosts, make, runs: Runs) -> None:
     executor = make("near", "far", slots=1)
     made = [runs.make("until [ -e go ]; do sleep 0.02; done") for _ in range(3)]
@@ -444,8 +429,7 @@ def test_a_token_that_a_full_disk_left_empty_is_not_waited_for(
     SshExecutor.check(hosts.farm())
     there(hosts, run).mkdir()
     (there(hosts, run) / "token.1").touch()
-    handle = start(executor, run)
-    finish(executor, [handle])
+    handle = complete(executor, run)
     assert executor.liveness(handle, run.dir) is Liveness.GONE
     assert run.markers() == set()
 
@@ -510,8 +494,7 @@ def test_a_host_that_is_down_at_the_start(hosts: Hosts, make, runs: Runs) -> Non
 def test_what_was_never_offered_to_a_host_is_given_back(hosts: Hosts, make, runs: Runs) -> None:
     hosts.stop("near")
     executor, run = make("near"), runs.make("true")
-    handle = start(executor, run)
-    finish(executor, [handle])
+    handle = complete(executor, run)
     assert executor.liveness(handle, run.dir) is Liveness.GONE
     assert run.text("token.1").startswith("- ")
 
@@ -522,8 +505,7 @@ def test_a_clock_that_is_wrong(tmp_path: Path) -> None:
     with open_hosts(tmp_path / "slow", "near", PATH=put_programs(tmp_path / "programs", **texts)) as hosts:
         run = Runs(hosts.client).make("date +%s; touch ../result; touch ../train.log")
         executor = SshExecutor(hosts.farm())
-        handle = start(executor, run)
-        finish(executor, [handle])
+        handle = complete(executor, run)
         assert run.markers() == {"train.exit.0"}
         assert int(run.text("train.log")) < time.time() - 86400, "the clock there is another"
         assert run.path("result").exists()
@@ -537,8 +519,7 @@ def test_what_a_host_refuses_is_said(hosts: Hosts, make, runs: Runs) -> None:
     (hosts.home("near") / "file").write_text("")
     executor = make(root="file")
     run = runs.make("true")
-    handle = start(executor, run)
-    finish(executor, [handle])
+    handle = complete(executor, run)
     assert executor.liveness(handle, run.dir) is Liveness.GONE
     assert "near cannot run jobs" in str(executor.refusal(handle, run.dir))
 
@@ -606,19 +587,6 @@ def test_a_copy_that_was_removed_is_lost_or_done_by_what_is_here(hosts: Hosts, m
     assert run.markers() == set()
     executor.cancel([(handle, run.dir)], 1.0)
     assert members(run) == set()
-
-
-def test_a_killed_job_leaves_nothing(hosts: Hosts, make, runs: Runs) -> None:
-    run = runs.make("sleep 1000 & sleep 1000")
-    executor = make()
-    handle = start(executor, run)
-    until(lambda: run.path("train.log").exists(), "it runs")
-    leader = int((there(hosts, run) / "token.1").read_text().split()[1])
-    for pid in [leader, *(pid for pid in members(run) if "watch" in processes.describe_process(pid))]:
-        os.kill(pid, signal.SIGKILL)
-    finish(executor, [handle])
-    assert members(run) == set()
-    assert run.markers() == set()
 
 
 def test_devices_by_slot(hosts: Hosts, make, runs: Runs) -> None:

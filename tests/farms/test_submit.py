@@ -15,7 +15,20 @@ from pathlib import Path
 
 import pytest
 from tests.conftest import HOSTILE_NAMES
-from tests.contracts.executor import STOP, STUBBORN, ExecutorContract, Opened, Run, Runs, finish, members, start, until
+from tests.contracts.executor import (
+    STOP,
+    STUBBORN,
+    ExecutorContract,
+    Opened,
+    Run,
+    Runs,
+    begin,
+    complete,
+    finish,
+    members,
+    start,
+    until,
+)
 from tests.stand_ins import put_programs
 
 from assay.errors import InfrastructureError, UsageError
@@ -328,8 +341,7 @@ class TestFailure:
     def test_commands_that_cannot_work(self, runs: Runs, submit: str, code: int, said: str, opened: Opened) -> None:
         executor = opened(SubmitExecutor(Farm("broken", "generic", submit)))
         run = runs.make("true")
-        handle = start(executor, run)
-        finish(executor, [handle])
+        complete(executor, run)
         reason = load_submit_failure(run.dir, 1)
         assert reason is not None
         assert said in reason
@@ -497,27 +509,19 @@ from assay.record import run_directory
 from assay.values.run import JobRequest
 from assay.values.study import Farm
 
-run_dir, uid, stage, farm = sys.argv[1:]
-
-def publish(handle):
-    won = run_directory.publish_lease(run_dir, handle)
-    if stage == "after publish":
-        hang()
-    return won
-
-def hang():
-    open(os.path.join(run_dir, "reached"), "w").close()
-    time.sleep(1000)
-
+run_dir, uid, farm = sys.argv[1:]
 executor = SubmitExecutor(Farm(**json.loads(farm)))
-executor.submit(JobRequest(run_dir, "study/run", 1, {}, tag=uid + ".1"), publish)
-hang()
+request = JobRequest(run_dir, "study/run", 1, {}, tag=uid + ".1")
+executor.submit(request, lambda handle: run_directory.publish_lease(run_dir, handle))
+open(os.path.join(run_dir, "reached"), "w").close()
+time.sleep(1000)
 """
 
 
-def kill_supervisor(run: Run, stage: str, farm: Farm) -> JobHandle:
+def kill_supervisor(run: Run, farm: Farm) -> JobHandle:
+    """Let a supervisor submit a run, and die."""
     fields = json.dumps({"name": farm.name, "kind": farm.kind, "submit": farm.submit})
-    child = subprocess.Popen([sys.executable, "-c", SUPERVISOR, run.dir, run.uid, stage, fields])
+    child = subprocess.Popen([sys.executable, "-c", SUPERVISOR, run.dir, run.uid, fields])
     until(run.path("reached").exists, "the supervisor is where it should die")
     child.kill()
     child.wait()
@@ -527,15 +531,9 @@ def kill_supervisor(run: Run, stage: str, farm: Farm) -> JobHandle:
 
 
 class TestCrash:
-    def test_killed_between_publish_and_the_submit_command(self, shell: SubmitExecutor, runs: Runs) -> None:
-        run = runs.make("touch ran")
-        handle = kill_supervisor(run, "after publish", SHELL)
-        assert shell.liveness(handle, run.dir) is Liveness.GONE
-        assert not run.path("code/ran").exists()
-
     def test_killed_while_the_job_runs(self, shell: SubmitExecutor, runs: Runs) -> None:
         run = runs.make("touch up; until [ -e go ]; do sleep 0.02; done; exit 3")
-        handle = kill_supervisor(run, "after submit", SHELL)
+        handle = kill_supervisor(run, SHELL)
         until(run.path("code/up").exists, "the command runs")
         assert shell.liveness(handle, run.dir) is Liveness.ALIVE
         shell.watch(handle, run.dir)
@@ -549,7 +547,7 @@ class TestCrash:
         text = 'while [ -e "$FARM_FOLDER/HOLD" ]; do sleep 0.02; done; echo full >&2; exit 9; : {command}'
         farm = Farm("slow", "template", f"( {text} )")
         run = runs.make("touch ran")
-        handle = kill_supervisor(run, "after submit", farm)
+        handle = kill_supervisor(run, farm)
         executor = opened(SubmitExecutor(farm))
         assert executor.liveness(handle, run.dir) is Liveness.ALIVE
         executor.watch(handle, run.dir)
@@ -567,8 +565,7 @@ class TestCrash:
     def test_job_sh_killed(self, shell: SubmitExecutor, runs: Runs) -> None:
         """Only the watcher can see it from another host: end.N must come all the same."""
         run = runs.make("touch up; until [ -e go ]; do sleep 0.02; done")
-        handle = start(shell, run)
-        until(run.path("code/up").exists, "the command runs")
+        handle = begin(shell, run)
         os.kill(parse_token(run.text("token.1")).pid, signal.SIGKILL)
         finish(shell, [handle])
         assert run.markers() == set()
@@ -602,8 +599,7 @@ class TestStop:
         self, shell: SubmitExecutor, runs: Runs, monkeypatch: pytest.MonkeyPatch, kind: str
     ) -> None:
         run = runs.make(STUBBORN[kind])
-        handle = start(shell, run)
-        until(run.path("code/up").exists, "the command runs")
+        handle = begin(shell, run)
         monkeypatch.setattr(processes, "host_name", lambda: "the supervisor's host")
         run_directory.write_stop(run.dir, 1, STOP)
         until(run.path("end.1").exists, "the watcher ends it")
