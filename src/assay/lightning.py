@@ -38,7 +38,9 @@ class _Logging:
         return self._place
 
     def _is_first(self) -> bool:
-        return script.find_rank() == 0 and _find_rank() == 0
+        # Lightning may have started the processes itself: its own variable has their ranks
+        loaded = [sys.modules[f"{each}.utilities"] for each in _PACKAGES if f"{each}.utilities" in sys.modules]
+        return script.find_rank() == 0 and not any(getattr(each.rank_zero_only, "rank", 0) for each in loaded[:1])
 
     # Lightning writes checkpoints to `<save_dir>/<name>/<version>/checkpoints`
 
@@ -84,15 +86,6 @@ class _Logging:
         """After each training or test; after an exception the status is `failed`."""
         if self._is_first() and self._place is not None:
             self._place.note_training(is_over=status == "success")
-
-
-def _find_rank() -> int:
-    """Return the rank from Lightning's own variable, since Lightning may have started the processes itself."""
-    for package in _PACKAGES:
-        utilities = sys.modules.get(f"{package}.utilities")
-        if utilities is not None:
-            return int(getattr(utilities.rank_zero_only, "rank", 0) or 0)
-    return 0
 
 
 def _find_base(package: str) -> list[type]:
