@@ -23,12 +23,12 @@ PLUGIN = Plugin(
     },
     options={"run": "assay.exchange.options:NotifyOptions"},
     run_steps={"notify": "assay.exchange.notify:NotifyStep"},
-    importers=("assay.exchange.importers.registry:IMPORTERS",),
+    importers=("assay.exchange.importers.imported_run:IMPORTERS",),
     functions={
         "index.open_shared": "assay.exchange.postgres_index:PostgresIndex",
         "runs.import": "assay.exchange.importing:import_runs",
         "store.shared_folder": "assay.exchange.shared_folder:shared_folder",
-        "tensorboard.write": "assay.exchange.tensorboard:write_hparams_events",
+        "tensorboard.write": "assay.exchange.export:write_hparams_events",
     },
     pages=("assay.exchange.web_pages:PAGES",),
     doctor=(
