@@ -158,10 +158,9 @@ class SlurmExecutor(SubmitExecutor):
         # a node that is down now may be used later: whether it can be is found when the job is submitted
         is_certain = "node configuration is not available" not in answer.stderr or queue.are_all_nodes_up()
         if answer.returncode != 0 and is_certain:
-            raise UsageError(
-                f"Slurm would refuse the jobs of {farm.name}: {queue.summarize_errors(answer.stderr)}",
-                f"tried `{shlex.join(argv)}`",
-            )
+            problem = f"Slurm would refuse the jobs of {farm.name}: {queue.summarize_errors(answer.stderr)}"
+            hint = f"tried `{shlex.join(argv)}`"
+            raise UsageError(problem, hint)
 
     @classmethod
     def render_line(cls, farm: Farm, request: JobRequest, command: str) -> str:

@@ -85,10 +85,8 @@ def load_limits() -> SlurmLimits:
     """Load the limits; raise UsageError if Slurm is not installed, InfrastructureError if it does not answer."""
     missing = [name for name in PROGRAMS if shutil.which(name) is None]
     if missing:
-        raise UsageError(
-            f"Slurm is not installed here: {', '.join(missing)} not found on the PATH",
-            "install its commands (Debian: apt install slurm-client), or run here: --on local",
-        )
+        hint = "install its commands (Debian: apt install slurm-client), or run here: --on local"
+        raise UsageError(f"Slurm is not installed here: {', '.join(missing)} not found on the PATH", hint)
     where = os.environ.get("SLURM_CONF")
     if where and not os.path.exists(where):  # Slurm's commands would wait for a long time without a message
         raise UsageError(f"SLURM_CONF names {where}, which does not exist", "correct it, or unset SLURM_CONF")
@@ -182,10 +180,8 @@ class SlurmQueue:
         if any(self._states.get(task) != state for task, state in states.items()):
             self.ask_soon()
         self._states = states
-        self._note_absent([task for task in waiting if task not in states])
-
-    def _note_absent(self, tasks: Sequence[str]) -> None:  # a site's own squeue may leave jobs out
-        counted = [task for task in tasks if self._answers >= self._followed.get(task.partition("_")[0], 0)]
+        absent = [task for task in waiting if task not in states]  # a site's own squeue may leave jobs out
+        counted = [task for task in absent if self._answers >= self._followed.get(task.partition("_")[0], 0)]
         found = {}
         with contextlib.suppress(AssayError):
             if counted and self.limits.has_accounting:
