@@ -254,7 +254,8 @@ class Run:
             if not media:
                 rest[key] = value
             elif self._place.dir:
-                self._files.keep_all(f"{prefix}{key}", media, self.step)
+                for number, each in enumerate(media):
+                    self._files.keep(f"{prefix}{key}", each, self.step, f"-{number}" if len(media) > 1 else "")
         return rest
 
     def _move_to(self, step: Any) -> bool:
