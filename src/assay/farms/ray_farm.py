@@ -100,10 +100,9 @@ def check_address(address: str) -> None:
     if address in (LOCAL, "auto"):
         return
     if "://" in address and not is_jobs_address(address):
-        raise UsageError(
-            f"the Ray address {address!r} is not supported: Ray's client ends its jobs when it is disconnected",
-            "write the dashboard's address, as in http://10.0.0.1:8265, or `auto` on a machine of the cluster",
-        )
+        problem = f"the Ray address {address!r} is not supported: Ray's client ends its jobs when it is disconnected"
+        hint = "write the dashboard's address, as in http://10.0.0.1:8265, or `auto` on a machine of the cluster"
+        raise UsageError(problem, hint)
     if reason := _reach(*_parse_address(address)):
         noun, hint = ("dashboard", _DASHBOARD_HINT) if is_jobs_address(address) else ("cluster", _CLUSTER_HINT)
         raise InfrastructureError(f"there is no Ray {noun} at {address}: {reason}", hint)
