@@ -12,6 +12,7 @@ import pwd
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -113,6 +114,17 @@ class Cluster:
         )
         assert done.returncode == 0, (argv, done.stderr)
         return done.stdout
+
+    def launch(self, folder: Path, *words: str) -> subprocess.Popen[str]:
+        """Start assay in a folder of this machine."""
+        argv = [sys.executable, "-m", "assay", *words]
+        out = subprocess.PIPE
+        return subprocess.Popen(argv, cwd=folder, env=self.env, stdout=out, stderr=subprocess.STDOUT, text=True)
+
+    def assay(self, folder: Path, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
+        argv = [sys.executable, "-m", "assay", *words]
+        env = {**self.env, **env}
+        return subprocess.run(argv, cwd=folder, env=env, capture_output=True, text=True, timeout=120, check=False)
 
     def start(self, values: Mapping[str, str], *, has_accounting: bool) -> None:
         for name in ("state", "m"):

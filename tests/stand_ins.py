@@ -22,6 +22,15 @@ esac
 """
 
 
+def put_programs(folder: Path, **texts: str) -> str:
+    """Write shell scripts into a folder; return a PATH in which they are found first."""
+    folder.mkdir(exist_ok=True)
+    for name, text in texts.items():
+        (folder / name).write_text(text if text.startswith("#!") else f"#!/bin/sh\n{text}\n")
+        (folder / name).chmod(0o755)
+    return f"{folder}{os.pathsep}{os.environ['PATH']}"
+
+
 class StandIns:
     def __init__(self, folder: Path) -> None:
         self.folder = folder

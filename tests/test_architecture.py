@@ -74,7 +74,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "pynvml": ("assay.observe.devices",),
     "pandas": ("assay.runs", "assay.examine"),
     "matplotlib": ("assay.plots.figure",),
-    "tensorboardX": ("assay.logx", "assay.exchange.tensorboard"),
+    "tensorboardX": ("assay.logx", "assay.exchange.export"),
     "torch": (
         "assay.logx",
         "assay.checkpoint",

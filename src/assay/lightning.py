@@ -38,7 +38,9 @@ class _Logging:
         return self._place
 
     def _is_first(self) -> bool:
-        return script.find_rank() == 0 and _find_rank() == 0
+        # Lightning may have started the processes itself: its own variable has their ranks
+        loaded = [sys.modules[f"{each}.utilities"] for each in _PACKAGES if f"{each}.utilities" in sys.modules]
+        return script.find_rank() == 0 and not any(getattr(each.rank_zero_only, "rank", 0) for each in loaded[:1])
 
     # Lightning writes checkpoints to `<save_dir>/<name>/<version>/checkpoints`
 
@@ -86,25 +88,6 @@ class _Logging:
             self._place.note_training(is_over=status == "success")
 
 
-def _find_rank() -> int:
-    """Return the rank from Lightning's own variable, since Lightning may have started the processes itself."""
-    for package in _PACKAGES:
-        utilities = sys.modules.get(f"{package}.utilities")
-        if utilities is not None:
-            return int(getattr(utilities.rank_zero_only, "rank", 0) or 0)
-    return 0
-
-
-def _build_logger() -> type:
-    """Build a class that is a logger of all loaded packages of Lightning, else of the first installed one."""
-    loaded = [package for package in _PACKAGES if package in sys.modules]
-    bases = [base for package in loaded for base in _find_base(package)]
-    bases = bases or _find_base(_PACKAGES[0]) or _find_base(_PACKAGES[1])
-    if not bases:
-        raise MissingPackageError("AssayLogger", "lightning")
-    return type("AssayLogger", (_Logging, *bases), {"__module__": __name__, "__doc__": _Logging.__doc__})
-
-
 def _find_base(package: str) -> list[type]:
     with suppress(ModuleNotFoundError):
         if package == "pytorch_lightning":
@@ -124,5 +107,10 @@ else:
     def __getattr__(name: str) -> Callable[..., Any]:
         if name != "AssayLogger":
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        globals()[name] = _build_logger()
-        return globals()[name]
+        # a logger of all loaded packages of Lightning, else of the first installed one
+        bases = [base for package in _PACKAGES if package in sys.modules for base in _find_base(package)]
+        bases = bases or _find_base(_PACKAGES[0]) or _find_base(_PACKAGES[1])
+        if not bases:
+            raise MissingPackageError(name, "lightning")
+        attributes = {"__module__": __name__, "__doc__": _Logging.__doc__}
+        return globals().setdefault(name, type(name, (_Logging, *bases), attributes))

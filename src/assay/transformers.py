@@ -35,7 +35,12 @@ class _Logging:
         """Record the arguments that differ from their defaults as the configuration."""
         del control
         if state.is_world_process_zero:
-            self._open().write_config(_find_arguments(args))
+            plain, defaults = args.to_sanitized_dict(), {}
+            for field in dataclasses.fields(args):
+                make = field.default_factory
+                defaults[field.name] = make() if callable(make) else field.default
+            changed = {name: plain[name] for name in plain if getattr(args, name, None) != defaults.get(name)}
+            self._open().write_config(changed)
             self._open().note_training(is_over=False)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_more: Any) -> None:
@@ -50,23 +55,6 @@ class _Logging:
         log_numbers(_WHO, logs, state.global_step)
 
 
-def _find_arguments(args: Any) -> dict[str, Any]:
-    plain = args.to_sanitized_dict()
-    defaults = {
-        field.name: field.default_factory() if callable(field.default_factory) else field.default
-        for field in dataclasses.fields(args)
-    }
-    return {name: value for name, value in plain.items() if getattr(args, name, None) != defaults.get(name)}
-
-
-def _build_callback() -> type:
-    try:
-        from transformers import TrainerCallback
-    except ImportError as error:
-        raise MissingPackageError("AssayCallback", "transformers") from error
-    return type("AssayCallback", (_Logging, TrainerCallback), {"__module__": __name__, "__doc__": _Logging.__doc__})
-
-
 if TYPE_CHECKING:
     AssayCallback = _Logging
 else:
@@ -74,5 +62,9 @@ else:
     def __getattr__(name: str) -> Callable[..., Any]:
         if name != "AssayCallback":
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        globals()[name] = _build_callback()
-        return globals()[name]
+        try:
+            from transformers import TrainerCallback
+        except ImportError as error:
+            raise MissingPackageError(name, "transformers") from error
+        attributes = {"__module__": __name__, "__doc__": _Logging.__doc__}
+        return globals().setdefault(name, type(name, (_Logging, TrainerCallback), attributes))

@@ -254,7 +254,8 @@ class Run:
             if not media:
                 rest[key] = value
             elif self._place.dir:
-                self._files.keep_all(f"{prefix}{key}", media, self.step)
+                for number, each in enumerate(media):
+                    self._files.keep(f"{prefix}{key}", each, self.step, f"-{number}" if len(media) > 1 else "")
         return rest
 
     def _move_to(self, step: Any) -> bool:
@@ -417,9 +418,8 @@ class Run:
     def __getattr__(self, name: str) -> Any:
         if name in ("entity", "group", "job_type"):
             return str(self._facts[name] or "")
-        raise AttributeError(
-            f"assay.wandb: a run has no {name!r}; docs/how-to/use-with-wandb-lightning-transformers.md"
-        )
+        problem = f"assay.wandb: a run has no {name!r}; docs/how-to/use-with-wandb-lightning-transformers.md"
+        raise AttributeError(problem)
 
 
 def _find_pattern(patterns: Mapping[str, str], name: str) -> str | None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 import pytest
 from tests.conftest import HOSTILE_NAMES
@@ -24,6 +25,7 @@ from assay.values.run import Command, JobHandle, JobRequest, Liveness, RunSpec, 
 
 PATIENCE_S = 120.0  # for what comes in a moment: a cluster that begins beside others on two cores takes a minute
 TIME = "20250101.120000"
+AnyExecutor = TypeVar("AnyExecutor", bound=Executor)
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,14 @@ class Runs:
         return Run(path, f"{study}/{run}", record.uid, spec)
 
 
+class Opened(ExitStack):
+    """Closes the executors that it gets when the test has ended."""
+
+    def __call__(self, executor: AnyExecutor) -> AnyExecutor:
+        self.callback(executor.close)
+        return executor
+
+
 def start(executor: Executor, run: Run, **more: str) -> JobHandle:
     handle = executor.submit(run.request(**more), run.publish)
     assert handle is not None
@@ -106,6 +116,19 @@ def finish(executor: Executor, handles: Iterable[JobHandle]) -> None:
         assert time.monotonic() < deadline, f"not ended: {left}"
         for handle in executor.wait(1.0):
             left.remove(handle)
+
+
+def begin(executor: Executor, run: Run, file: str = "up") -> JobHandle:
+    """Start a run, and wait until its command has made this file in its folder."""
+    handle = start(executor, run)
+    until(run.path(f"code/{file}").exists, f"{run.name} runs")
+    return handle
+
+
+def complete(executor: Executor, run: Run) -> JobHandle:
+    handle = start(executor, run)
+    finish(executor, [handle])
+    return handle
 
 
 def members(*runs: Run) -> set[int]:

@@ -342,14 +342,18 @@ def test_a_chart_of_wandb_belongs_to_the_runs_of_its_table(cli: Cli, own_bench: 
 # ---------------------------------------------------------------- Optuna
 
 
-def write_journal(path: Path, trials: int = 6) -> Any:
-    """By Optuna itself: all states, all kinds of parameters."""
+def open_storage(path: Path) -> tuple[Any, Any]:
     optuna = pytest.importorskip("optuna")
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     from optuna.storages import JournalStorage
     from optuna.storages.journal import JournalFileBackend
 
-    storage = JournalStorage(JournalFileBackend(str(path)))
+    return optuna, JournalStorage(JournalFileBackend(str(path)))
+
+
+def write_journal(path: Path, trials: int = 6) -> Any:
+    """By Optuna itself: all states, all kinds of parameters."""
+    optuna, storage = open_storage(path)
     study = optuna.create_study(
         study_name="tune/it", storage=storage, sampler=optuna.samplers.RandomSampler(0), load_if_exists=True
     )
@@ -403,12 +407,7 @@ def test_a_journal_that_optuna_wrote(cli: Cli, own_bench: Bench) -> None:
 
 @pytest.mark.filterwarnings("ignore")
 def test_a_journal_of_several_studies_and_objectives(cli: Cli, own_bench: Bench) -> None:
-    optuna = pytest.importorskip("optuna")
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    from optuna.storages import JournalStorage
-    from optuna.storages.journal import JournalFileBackend
-
-    storage = JournalStorage(JournalFileBackend(str(own_bench.folder / "journal.log")))
+    optuna, storage = open_storage(own_bench.folder / "journal.log")
     gone = optuna.create_study(study_name="gone", storage=storage)
     gone.optimize(lambda trial: trial.suggest_float("x", 0, 1), n_trials=1)
     optuna.delete_study(study_name="gone", storage=storage)

@@ -355,7 +355,6 @@ def test_an_upload_never_asks_a_farm(owner: Owner, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("assay.farms.submit.SubmitExecutor.load_liveness", refuse)
     owner.take(owner.forge(name))
     (attempt,) = run_directory.load_history(str(owner.root / "mine" / RUN)).attempts
-    assert attempt.handle is not None
     assert (attempt.handle.executor, attempt.handle.farm_root, attempt.handle.tag) == ("local", "", "")
 
 
@@ -655,7 +654,6 @@ def test_an_upload_stays_one_through_a_shared_place_and_changes_nothing_of_the_o
         pulled = owner.folder / f"from-{place}" / "mine" / RUN
         assert is_foreign(str(pulled)) is (place == "alone")
         received = load_received(str(pulled))
-        assert received is not None
         assert received.how == ("upload" if place == "alone" else "pull")
         assert (pulled / "run.log").read_text() == ("loss 0.0001\n" if place == "alone" else "loss 0.1\n")
 

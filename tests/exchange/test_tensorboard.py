@@ -13,7 +13,7 @@ from tests.finished_study import GOOD, Bench, build_bench
 from tests.observe.points import build_points
 
 from assay.errors import MissingExtraError
-from assay.exchange.tensorboard import build_hparams, write_board_run, write_hparams_events
+from assay.exchange.export import build_hparams, write_board_run, write_hparams_events
 from assay.follow.locations import StudyLocation
 from assay.observe.events import parse_events_columns
 from assay.reading.summary import SummaryOptions

@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 from tests.finished_study import Bench
 from tests.fork_server import call_python
+from tests.stand_ins import put_programs
 
 import assay
 from assay import script, wandb
@@ -72,11 +73,15 @@ def find_dir(run: wandb.Run) -> Path:
 # ---------------------------------------------------------------- whole scripts
 
 
+def run_below(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "assay.wandb", *words]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+
+
 def test_a_script_runs_unchanged_inside_and_outside_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench(tmp_path).enter(monkeypatch)
     bench.write("train.py", TRAIN)
-    outside = [sys.executable, "-m", "assay.wandb", "train.py", "--lr", "0.5"]
-    done = subprocess.run(outside, cwd=bench.folder, capture_output=True, text=True, check=False)
+    done = run_below(bench.folder, "train.py", "--lr", "0.5")
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
     assert [line.split()[1] for line in done.stderr.splitlines()] == ["metrics", "word:"]
     inside = f"study: in\ncommand: {sys.executable} -m assay.wandb train.py --lr {{lr}}\nparams: {{lr: [0.1, 0.2]}}\n"
@@ -125,14 +130,12 @@ def test_every_process_below_finds_the_module(
     for name in ("job.py", "package/job.py"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(LAUNCHED)
-    (tmp_path / "launch").write_text(f'#!/bin/sh\nexec {sys.executable} job.py "$@"\n')
-    (tmp_path / "launch").chmod(0o755)
+    path = put_programs(tmp_path, launch=f'exec {sys.executable} job.py "$@"')
     (tmp_path / "installed").mkdir()
     (tmp_path / "installed" / "wandb.py").write_text("__version__ = 'the real one'")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "installed"))
-    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-    command = [sys.executable, "-m", "assay.wandb", *start, "--lr", "1"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    monkeypatch.setenv("PATH", path)
+    done = run_below(tmp_path, *start, "--lr", "1")
     assert done.stdout.splitlines() == ["main 0+assay --lr 1", "child 0+assay", "worker 0+assay"], done.stderr
     assert done.returncode == 3
 
@@ -152,8 +155,7 @@ def test_launchers_hand_it_on(tmp_path: Path, start: list[str], monkeypatch: pyt
     (tmp_path / "job.py").write_text("import wandb\nwandb.init(project='p')\nwandb.log({'x': 1})\nwandb.finish()\n")
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("ASSAY_RUN_DIR", str(tmp_path / "run"))
-    command = [sys.executable, "-m", "assay.wandb", *start]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = run_below(tmp_path, *start)
     assert done.returncode == 0, done.stderr
     ranks = ["a1-r0", "a1-r1"] if "2" in start else ["a1-r0"]
     assert sorted(path.name[:5] for path in (tmp_path / "run" / "metrics").iterdir()) == ranks

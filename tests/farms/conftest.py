@@ -1,11 +1,12 @@
-"""What the tests of Slurm share: each module starts a cluster of its own as the fixture `shared`."""
+"""What the tests of farms share. Each module about Slurm starts a cluster of its own as the fixture `shared`."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.contracts.executor import Runs
+from tests.contracts.executor import Opened, Runs
 from tests.slurm_cluster import Cluster
 
 
@@ -19,3 +20,9 @@ def cluster(shared: Cluster, monkeypatch: pytest.MonkeyPatch) -> Cluster:
 @pytest.fixture
 def runs(tmp_path: Path) -> Runs:
     return Runs(tmp_path / "root")
+
+
+@pytest.fixture
+def opened() -> Iterator[Opened]:
+    with Opened() as opened:
+        yield opened

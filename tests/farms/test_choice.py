@@ -145,7 +145,6 @@ def test_a_measurement_moves_only_when_its_call_says_so(folder: Path) -> None:
     assert choose_asked_farm(study, None, settings) is None
     assert choose_asked_farm(study, "local", settings) is None
     found = choose_asked_farm(study, "cluster", settings)
-    assert found is not None
     assert found.kind == "slurm"
     with pytest.raises(NotFoundError, match="clustre"):
         choose_asked_farm(study, "clustre", settings)

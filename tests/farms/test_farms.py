@@ -178,15 +178,6 @@ class TestNgc:
         assert [row["state"] for row in rows] == ["done"] * 4, "read from the workspace in LOGROOT, too"
         assert len(ngc.well("sumx", "sweep", "--logroot", "logs").lines) == 6
 
-    @pytest.mark.parametrize("key", ["NGC_LOGROOT", "WORKSPACE"])
-    def test_what_is_missing_is_said(self, ngc: UserFolder, key: str) -> None:
-        text = ngc.read(".runx")
-        ngc.write(".runx", re.sub(rf"^ *{key}:.*\n", "", text, flags=re.MULTILINE))
-        said = ngc.assay("runx", "sweep.yml")
-        assert said.code == 2
-        assert re.search(rf"\.runx:\d+:\d+ ngc: the farm lacks {key}", said.err)
-        assert ngc.submissions == []
-
 
 class TestLeaving:
     def test_runx_goes_when_everything_is_submitted(self, user: UserFolder) -> None:
@@ -213,13 +204,6 @@ class TestLeaving:
         user.release()
         ended(user, 8)
         assert len(user.calls) == 8
-
-    def test_called_again_when_all_have_ended_it_starts_new_runs(self, user: UserFolder) -> None:
-        user.well("runx", "sweep.yml")
-        ended(user)
-        assert user.well("runx", "sweep.yml").lines == BIG_LINES
-        ended(user, 8)
-        assert len(user.runs("logs/sweep")) == 8
 
     def test_a_failed_job_is_seen_later(self, user: UserFolder) -> None:
         user.write("sweep.yml", "CMD: sh fails.sh\nHPARAMS: {code: [1, 2]}\n")
@@ -305,22 +289,3 @@ class TestBadInput:
         assert said.code == 2
         assert "'bgfarm'" in said.err
         assert "did you mean 'bigfarm'?" in said.err
-
-    def test_a_farm_in_the_file_that_cannot_be_used(self, user: UserFolder) -> None:
-        text = BIGFARM.format(folder=user.folder)
-        wrong = {
-            text.replace("FARM: bigfarm", "FARM: bigfram"): ".runx:2:7 FARM: there is no farm 'bigfram'",
-            "FARM: bigfarm\nbigfarm:\n  RESOURCES: {gpu: 2}\n": ".runx:2:1 bigfarm: the farm lacks SUBMIT_CMD",
-            "LOGROOT: [\n": ".runx:",
-        }
-        for runx, words in wrong.items():
-            user.write(".runx", runx)
-            said = user.assay("runx", "sweep.yml")
-            assert said.code == 2
-            assert words in said.err
-
-    def test_a_submit_command_that_is_not_there(self, user: UserFolder) -> None:
-        user.write(".runx", BIGFARM.format(folder=user.folder).replace("submit_job", "submit_jbo"))
-        said = user.assay("runx", "sweep.yml")
-        assert said.code in (2, 4)
-        assert "submit_jbo" in said.err

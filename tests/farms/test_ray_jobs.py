@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
-from tests.contracts.executor import STOP, ExecutorContract, Runs, finish, members, start, until
+from tests.contracts.executor import STOP, ExecutorContract, Opened, Runs, begin, finish, members, start, until
 from tests.finished_study import Bench
 from tests.ray_cluster import RayCluster, start_ray
 
-from assay.errors import InfrastructureError, MissingExtraError, UsageError
+from assay.errors import InfrastructureError, MissingExtraError
 from assay.farms import ray_tasks
 from assay.farms.ray_tasks import RayExecutor
 from assay.farms.submit import parse_token
@@ -41,11 +41,6 @@ def remote_farm(remote: RayCluster) -> Iterator[Farm]:
     keeper.close()
 
 
-@pytest.fixture
-def runs(tmp_path: Path) -> Runs:
-    return Runs(tmp_path / "root")
-
-
 @pytest.mark.long
 class TestContract(ExecutorContract):
     """A job takes more than a second, since each has a process of Ray's."""
@@ -65,11 +60,10 @@ def build(farm: Farm, **options: object) -> RayExecutor:
     return RayExecutor(Farm("far", "ray", options={**farm.options, **options}))
 
 
-def test_codes_devices_and_what_waits(remote_farm: Farm, runs: Runs) -> None:
-    executor = build(remote_farm, gpus=2)
+def test_codes_devices_and_what_waits(remote_farm: Farm, runs: Runs, opened: Opened) -> None:
+    executor = opened(build(remote_farm, gpus=2))
     busy = runs.make("echo $CUDA_VISIBLE_DEVICES; touch up; until [ -e go ]; do sleep 0.02; done; exit 3")
-    handle = start(executor, busy)
-    until(lambda: busy.path("code/up").exists(), "the first runs")
+    handle = begin(executor, busy)
     waiting = runs.make("touch ran")
     second = start(executor, waiting)
     assert list(executor.wait(0.1)) == []
@@ -81,21 +75,13 @@ def test_codes_devices_and_what_waits(remote_farm: Farm, runs: Runs) -> None:
     assert sorted(busy.text("train.log").strip().split(",")) == ["0", "1"]
     assert not waiting.path("code/ran").exists()
     assert waiting.markers() == set()
-    executor.close()
 
 
-def test_what_no_node_has(remote_farm: Farm, runs: Runs) -> None:
+def test_a_folder_that_the_cluster_does_not_see(
+    remote_farm: Farm, runs: Runs, monkeypatch: pytest.MonkeyPatch, opened: Opened
+) -> None:
     run = runs.make("true")
-    executor = build(remote_farm, resources={"quantum": 2})
-    with pytest.raises(UsageError, match="2 quantum"):
-        executor.submit(run.request(), run.publish)
-    assert not run.path("lease.1").exists()
-    executor.close()
-
-
-def test_a_folder_that_the_cluster_does_not_see(remote_farm: Farm, runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = runs.make("true")
-    executor = build(remote_farm)
+    executor = opened(build(remote_farm))
     build_remote_job = ray_tasks._build_remote_job
 
     def hide(*arguments: object) -> dict[str, object]:
@@ -108,21 +94,18 @@ def test_a_folder_that_the_cluster_does_not_see(remote_farm: Farm, runs: Runs, m
     with pytest.raises(InfrastructureError, match=r"does not see the runs.*submit\.sh\.1 is not there on the node"):
         executor.submit(run.request(), run.publish)
     assert not run.path("lease.1").exists()
-    executor.close()
 
 
 @pytest.mark.long
-def test_a_killed_worker_takes_its_job_along(remote_farm: Farm, runs: Runs) -> None:
-    executor = build(remote_farm)
+def test_a_killed_worker_takes_its_job_along(remote_farm: Farm, runs: Runs, opened: Opened) -> None:
+    executor = opened(build(remote_farm))
     run = runs.make("setsid bash -c 'trap \"\" TERM; touch up; while :; do sleep 1000; done' & wait")
-    handle = start(executor, run)
-    until(lambda: run.path("code/up").exists(), "the command runs")
+    handle = begin(executor, run)
     starter = parent_of(parse_token(run.text("token.1")).pid)
     os.kill(parent_of(starter), signal.SIGKILL)
     finish(executor, [handle])
     until(lambda: members(run) == set(), "nothing of it is left")
     assert run.markers() == set()
-    executor.close()
 
 
 def parent_of(pid: int) -> int:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.contracts.executor import Run, Runs, finish, members, start, until
+from tests.contracts.executor import Run, Runs, begin, finish, members, start, until
 from tests.finished_study import Bench
 from tests.ray_cluster import RayCluster, find_marked, start_node, start_ray
 from tests.ssh_hosts import has_namespaces
@@ -127,8 +127,7 @@ def test_a_dashboard_that_does_not_answer_is_named_and_given_up(
     with start_ray("dashboard") as cluster, start_node(cluster, "r2", '{"far": 1}'):
         options = {"address": cluster.dashboard, "resources": {"far": 1}, "lost_after": 2.0}
         with contextlib.closing(RayExecutor(Farm("pool", "ray", options=options))) as executor:
-            handle = start(executor, run)
-            until(run.path("code/up").exists, "it runs")
+            handle = begin(executor, run)
             assert run.text("token.1").startswith("r2 ")
             dashboards = [pid for pid, line in find_marked(cluster.mark).items() if "dashboard/dashboard.py" in line]
             for pid in dashboards:
@@ -148,8 +147,7 @@ def test_a_head_that_does_not_answer_is_named_before_ray_gives_it_up(cluster: Ra
     """Its machine has lost its network: no connection is closed, and Ray waits for it for a minute."""
     run = Runs(tmp_path).make("touch up; sleep 1000")
     with contextlib.closing(RayExecutor(Farm("pool", "ray", options={"address": cluster.address}))) as executor:
-        handle = start(executor, run)
-        until(run.path("code/up").exists, "it runs")
+        handle = begin(executor, run)
         heads = [pid for pid, line in find_marked(cluster.mark).items() if "gcs_server" in line or "ray::Tasks" in line]
         assert len(heads) == 2
         for pid in heads:

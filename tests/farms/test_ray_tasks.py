@@ -16,7 +16,20 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
-from tests.contracts.executor import STOP, STUBBORN, ExecutorContract, Run, Runs, finish, members, start, until
+from tests.contracts.executor import (
+    STOP,
+    STUBBORN,
+    ExecutorContract,
+    Opened,
+    Run,
+    Runs,
+    begin,
+    complete,
+    finish,
+    members,
+    start,
+    until,
+)
 from tests.finished_study import Bench
 from tests.ray_cluster import RayCluster, find_marked, marked, nothing_is_left, serve_answer, start_ray
 
@@ -88,17 +101,10 @@ class TestExistingCluster(ExecutorContract):
         return RayExecutor(self.farm)
 
 
-@pytest.fixture
-def runs(tmp_path: Path) -> Runs:
-    return Runs(tmp_path / "root")
-
-
 @pytest.fixture(params=[pytest.param("own", marks=pytest.mark.long), "existing"])
-def executor(request: pytest.FixtureRequest) -> Iterator[RayExecutor]:
+def executor(request: pytest.FixtureRequest, opened: Opened) -> RayExecutor:
     farm = request.getfixturevalue(f"{request.param}_cluster")
-    made = RayExecutor(farm, SIZES if request.param == "own" else None)
-    yield made
-    made.close()
+    return opened(RayExecutor(farm, SIZES if request.param == "own" else None))
 
 
 def asking(executor: RayExecutor, **options: object) -> RayExecutor:
@@ -114,7 +120,6 @@ def find_worker(run: Run, attempt: int = 1) -> int:
 def find_reader(job: int) -> int:
     """The worker that waits for job.sh: it reads what the parent of that says."""
     stat = processes.load_stat(job)
-    assert stat is not None
     pipe = os.readlink(f"/proc/{stat.parent}/fd/3")
     return next(pid for pid in processes.list_pids() if pid != stat.parent and pipe in list_files(pid))
 
@@ -148,8 +153,7 @@ class TestDeaths:
     )
     def test_a_killed_worker_takes_its_job_along(self, executor: RayExecutor, runs: Runs, kind: str) -> None:
         run = runs.make(DYING[kind])
-        handle = start(executor, run)
-        until(lambda: run.path("code/up").exists(), "the command runs")
+        handle = begin(executor, run)
         os.kill(find_worker(run), signal.SIGKILL)
         finish(executor, [handle])
         until(lambda: members(run) == set(), "nothing of it is left")
@@ -157,12 +161,13 @@ class TestDeaths:
         until(lambda: run.path("end.1").exists(), "its guard has said so")
         assert executor.liveness(handle, run.dir) is Liveness.GONE
 
-    def test_the_owner_of_all_tasks_dies(self, somebody: RayCluster, existing_cluster: Farm, runs: Runs) -> None:
+    def test_the_owner_of_all_tasks_dies(
+        self, somebody: RayCluster, existing_cluster: Farm, runs: Runs, opened: Opened
+    ) -> None:
         """Ray ends the workers; until a guard acts, what comes to its end has its marker and is not repeated."""
-        executor = RayExecutor(existing_cluster)
+        executor = opened(RayExecutor(existing_cluster))
         run = runs.make("touch up; until [ -e go ]; do sleep 0.02; done")
-        handle = start(executor, run)
-        until(lambda: run.path("code/up").exists(), "the command runs")
+        handle = begin(executor, run)
         worker = find_worker(run)
         guards = find_guards(worker)
         try:
@@ -177,17 +182,14 @@ class TestDeaths:
                 os.kill(pid, signal.SIGCONT)
         finish(executor, [handle])
         assert run.markers() == {"train.exit.0"}
-        executor.close()
 
     def test_the_jobs_of_a_killed_bridge(self, executor: RayExecutor, runs: Runs) -> None:
         """With a cluster of our own they end with it; elsewhere they go on, and we connect again."""
         mine = RayExecutor(executor.farm, {**executor._sizes, "num_cpus": 3} if executor._sizes else None)
         run = runs.make("touch up; until [ -e go ]; do sleep 0.02; done")
         with marked() as mark:
-            handle = start(mine, run)
-        until(lambda: run.path("code/up").exists(), "the command runs")
+            handle = begin(mine, run)
         bridge = mine._bridge
-        assert bridge is not None
         os.kill(bridge._process.pid, signal.SIGKILL)
         if bridge.is_shared:
             assert list(mine.wait(0.5)) == []
@@ -201,19 +203,21 @@ class TestDeaths:
         nothing_is_left(mark)
         assert not os.path.exists(bridge._folder)
 
-    def test_a_node_joins_and_dies(self, somebody: RayCluster, existing_cluster: Farm, runs: Runs) -> None:
-        executor = RayExecutor(Farm("tpu", "ray", options={**existing_cluster.options, "resources": {"tpu": 1}}))
+    def test_a_node_joins_and_dies(
+        self, somebody: RayCluster, existing_cluster: Farm, runs: Runs, opened: Opened
+    ) -> None:
+        executor = opened(
+            RayExecutor(Farm("tpu", "ray", options={**existing_cluster.options, "resources": {"tpu": 1}}))
+        )
         run = runs.make(DYING["plain"])
         with pytest.raises(UsageError, match="1 tpu"):
             executor.submit(run.request(), run.publish)
         raylet = somebody.add_node('{"num_cpus": 1, "resources": {"tpu": 1}}')
-        handle = start(executor, run)
-        until(lambda: run.path("code/up").exists(), "the command runs")
+        handle = begin(executor, run)
         os.kill(raylet, signal.SIGKILL)
         finish(executor, [handle])
         until(lambda: members(run) == set(), "nothing of it is left")
         assert run.markers() == set()
-        executor.close()
 
 
 def find_guards(worker: int) -> list[int]:
@@ -246,8 +250,7 @@ class TestElsewhere:
 
     def test_it_lives_as_long_as_its_task(self, executor: RayExecutor, runs: Runs) -> None:
         run = runs.make(f"{ELSEWHERE}; touch up; until [ -e go ]; do sleep 0.02; done")
-        handle = start(executor, run)
-        until(lambda: run.path("code/up").exists(), "the command runs")
+        handle = begin(executor, run)
         assert executor.liveness(handle, run.dir) is Liveness.ALIVE
         run.path("code/go").touch()
         finish(executor, [handle])
@@ -258,8 +261,7 @@ class TestElsewhere:
     ) -> None:
         monkeypatch.setattr(ray_tasks, "_ELSEWHERE_S", 0.5)
         run = runs.make(f"{ELSEWHERE}; {DYING['plain']}")
-        handle = start(executor, run)
-        until(lambda: run.path("code/up").exists(), "the command runs")
+        handle = begin(executor, run)
         worker = find_worker(run)
         guards = find_guards(worker)
         assert guards
@@ -275,11 +277,10 @@ class TestAnotherCluster:
     """Leases that name a cluster other than the farm's."""
 
     @pytest.fixture
-    def executor(self, existing_cluster: Farm) -> Iterator[RayExecutor]:
-        made = RayExecutor(existing_cluster)
+    def executor(self, existing_cluster: Farm, opened: Opened) -> RayExecutor:
+        made = opened(RayExecutor(existing_cluster))
         made._connect()
-        yield made
-        made.close()
+        return made
 
     def submitted(self, run: Run, cluster: str) -> JobHandle:
         """By a supervisor that has died since."""
@@ -297,15 +298,13 @@ class TestAnotherCluster:
         executor.watch(handle, run.dir)
         finish(executor, [handle])
         said = executor.explain_end(handle, run.dir)
-        assert said is not None
         assert said[0] == "taken back"
         assert cluster in said[1]
         assert [cluster in line for line in executor.take_messages()] == [True]
         env = {**os.environ, **process.request_environment(run.request())}
         subprocess.run(["bash", run.path("job.sh")], env=env, check=True)  # an old copy comes late
         assert not run.path("code/ran").exists()
-        again = executor.submit(run.request(attempt=2), run.publish)
-        assert again is not None
+        again = start(executor, run, attempt=2)
         finish(executor, [again])
         assert run.markers() == {"train.2.exit.0"}
 
@@ -316,7 +315,6 @@ class TestAnotherCluster:
         executor.watch(handle, run.dir)
         finish(executor, [handle])
         said = executor.explain_end(handle, run.dir)
-        assert said is not None
         assert (said[0], handle.native_id in said[1]) == ("taken back", True)
 
     def test_one_that_is_there_is_waited_for(self, executor: RayExecutor, runs: Runs) -> None:
@@ -344,8 +342,8 @@ class TestAnotherCluster:
 
 
 class TestResources:
-    def test_ray_gives_the_devices(self, executor: RayExecutor, runs: Runs) -> None:
-        one = asking(executor, gpus=1)
+    def test_ray_gives_the_devices(self, executor: RayExecutor, runs: Runs, opened: Opened) -> None:
+        one = opened(asking(executor, gpus=1))
         text = "echo $CUDA_VISIBLE_DEVICES; touch up; until [ -e go ]; do sleep 0.02; done"
         made = [runs.make(text) for _ in range(3)]
         handles = [start(one, run) for run in made]
@@ -359,14 +357,12 @@ class TestResources:
             run.path("code/go").touch()
         finish(one, handles)
         assert [run.markers() for run in made] == [{"train.exit.0"}] * 3
-        one.close()
 
-    def test_several_devices_for_one_job(self, executor: RayExecutor, runs: Runs) -> None:
-        two = asking(executor, gpus=2, cpus=2, memory=1_000_000)
+    def test_several_devices_for_one_job(self, executor: RayExecutor, runs: Runs, opened: Opened) -> None:
+        two = opened(asking(executor, gpus=2, cpus=2, memory=1_000_000))
         run = runs.make("echo $CUDA_VISIBLE_DEVICES")
         finish(two, [start(two, run)])
         assert sorted(run.text("train.log").strip().split(",")) == ["0", "1"]
-        two.close()
 
     def test_why_nothing_begins(self, executor: RayExecutor, runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
         """Others use what the cluster has, or the node has left that could have run it."""
@@ -388,8 +384,8 @@ class TestResources:
         using.close()
         wanting.close()
 
-    def test_what_waits_is_cancelled(self, executor: RayExecutor, runs: Runs) -> None:
-        two = asking(executor, gpus=2)
+    def test_what_waits_is_cancelled(self, executor: RayExecutor, runs: Runs, opened: Opened) -> None:
+        two = opened(asking(executor, gpus=2))
         busy, waiting = runs.make(DYING["plain"]), runs.make("touch ran")
         handles = [start(two, busy), start(two, waiting)]
         until(lambda: busy.path("code/up").exists(), "one runs")
@@ -402,7 +398,6 @@ class TestResources:
         assert after.markers() == {"train.exit.0"}
         assert not waiting.path("code/ran").exists()
         assert busy.markers() == waiting.markers() == set()
-        two.close()
 
     @pytest.mark.parametrize(
         ("options", "words"),
@@ -413,14 +408,15 @@ class TestResources:
             ({"gpus": 1.5}, "whole"),
         ],
     )
-    def test_what_no_node_has(self, executor: RayExecutor, runs: Runs, options: dict[str, object], words: str) -> None:
+    def test_what_no_node_has(
+        self, executor: RayExecutor, runs: Runs, options: dict[str, object], words: str, opened: Opened
+    ) -> None:
         run = runs.make("true")
-        asked = asking(executor, **options)
+        asked = opened(asking(executor, **options))
         with pytest.raises(UsageError, match=words.replace("+", r"\+")) as caught:
             asked.submit(run.request(), run.publish)
         assert "whole" in words or "its nodes have:" in str(caught.value.hint)
         assert not run.path("lease.1").exists()
-        asked.close()
 
     def test_a_node_that_does_not_see_the_run(self, executor: RayExecutor, runs: Runs) -> None:
         """The directory goes away between the lease and the task."""
@@ -439,10 +435,8 @@ class TestResources:
 
     def test_what_it_used(self, executor: RayExecutor, runs: Runs) -> None:
         run = runs.make("i=0; while [ $i -lt 30000 ]; do i=$((i + 1)); done")
-        handle = start(executor, run)
-        finish(executor, [handle])
+        handle = complete(executor, run)
         used = executor.usage(handle)
-        assert used is not None
         assert used.cpu_s is not None
         assert used.cpu_s > 0
 

@@ -22,11 +22,6 @@ BASE = "0123456789ab"
 GONE = "n1 1 1 - 0\n"
 
 
-@pytest.fixture
-def runs(tmp_path: Path) -> Runs:
-    return Runs(tmp_path / "root")
-
-
 class Job:
     """A run that Slurm has started once, on a node that is gone."""
 
@@ -74,7 +69,6 @@ def test_it_is_the_next_attempt(runs: Runs) -> None:
     assert load(job.run) == [("lost", {}), ("-", {"train": 0, "avg": 0})]
     first, second = run_directory.load_history(job.run.dir).attempts
     assert first.is_fenced
-    assert second.handle is not None
     assert (second.handle.attempt, second.handle.tag, second.handle.skips) == (2, f"{job.run.uid}.2", "")
     assert "9.0 train exit 0" not in job.run.text("job.log")
     assert job.run.text("submit.log.2") == f"{BASE} -\n"
@@ -88,8 +82,6 @@ def test_a_bash_without_a_clock(runs: Runs, tmp_path: Path, monkeypatch: pytest.
     job.start_again()
     first, second = run_directory.load_history(job.run.dir).attempts
     assert first.is_fenced
-    assert first.stop is not None
-    assert second.handle is not None
     assert second.handle.started_at == first.stop.at > 1e9
     assert run_directory.load_times(job.run.dir)["avg"][1] is not None
 

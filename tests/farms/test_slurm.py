@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import time
@@ -11,8 +10,20 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.contracts.executor import STOP, ExecutorContract, Run, Runs, finish, members, start, until
+from tests.contracts.executor import (
+    STOP,
+    ExecutorContract,
+    Opened,
+    Run,
+    Runs,
+    begin,
+    finish,
+    members,
+    start,
+    until,
+)
 from tests.slurm_cluster import Cluster, start_cluster
+from tests.stand_ins import put_programs
 
 from assay.config.load import load_study
 from assay.errors import ConfigError, InfrastructureError, UsageError
@@ -50,10 +61,8 @@ class TestContract(ExecutorContract):
 
 
 @pytest.fixture
-def executor(cluster: Cluster) -> Iterator[SlurmExecutor]:
-    made = build()
-    yield made
-    made.close()
+def executor(cluster: Cluster, opened: Opened) -> SlurmExecutor:
+    return opened(build())
 
 
 def start_together(executor: SlurmExecutor, made: list[Run]) -> list[JobHandle]:
@@ -89,21 +98,19 @@ class TestArrays:
         assert len({find_task(executor, run).partition("_")[0] for run in made}) == 2
         assert all(run.markers() == {"train.exit.0"} for run in made)
 
-    def test_a_throttle(self, cluster: Cluster, runs: Runs) -> None:
-        executor = build(throttle=2)
+    def test_a_throttle(self, cluster: Cluster, runs: Runs, opened: Opened) -> None:
+        executor = opened(build(throttle=2))
         made = [runs.make("sleep 0.5") for _ in range(5)]
         finish(executor, start_together(executor, made))
         spans = [run_directory.load_times(run.dir)["train"] for run in made]
         for began, _ in spans:
             assert sum(first <= began < (last or 0) for first, last in spans) <= 2
-        executor.close()
 
-    def test_gpus_are_shared_out(self, cluster: Cluster, runs: Runs) -> None:
-        executor = build(gpus=1)
+    def test_gpus_are_shared_out(self, cluster: Cluster, runs: Runs, opened: Opened) -> None:
+        executor = opened(build(gpus=1))
         made = [runs.make('echo "$CUDA_VISIBLE_DEVICES"; sleep 1') for _ in range(2)]
         finish(executor, start_together(executor, made))
         assert {run.text("train.log") for run in made} == {"0\n", "1\n"}
-        executor.close()
 
     def test_one_task_is_stopped_and_the_others_go_on(self, executor: SlurmExecutor, runs: Runs) -> None:
         made = [runs.make(WAITING) for _ in range(3)]
@@ -121,27 +128,18 @@ class TestArrays:
 
 @pytest.mark.services("slurm")
 class TestRefused:
-    def test_a_rejected_submission_has_the_words_of_slurm(self, cluster: Cluster, runs: Runs) -> None:
-        executor = build(partition="nope")
-        run = runs.make("true")
-        handle = start(executor, run)
-        finish(executor, [handle])
-        said = executor.explain_end(handle, run.dir)
-        assert said is not None
-        assert said[0] == "interrupt"
-        assert "invalid partition specified: nope" in said[1]
-        assert executor.refusal(handle, run.dir) is None
-        executor.close()
-
-    def test_the_others_go_on(self, executor: SlurmExecutor, runs: Runs) -> None:
+    def test_a_rejected_submission_has_the_words_of_slurm_and_the_others_go_on(
+        self, executor: SlurmExecutor, runs: Runs
+    ) -> None:
         made = [runs.make("true") for _ in range(3)]
         nowhere = replace(made[1].request(), farm_resources=(("partition", "nope"),))
         with executor.together():
             handles = [executor.submit(nowhere if run is made[1] else run.request(), run.publish) for run in made]
-        finish(executor, [handle for handle in handles if handle])
+        finish(executor, handles)
         assert [run.markers() for run in made] == [{"train.exit.0"}, set(), {"train.exit.0"}]
-        assert handles[1] is not None
-        assert "nope" in str(executor.explain_end(handles[1], made[1].dir))
+        kind, said = executor.explain_end(handles[1], made[1].dir)
+        assert (kind, executor.refusal(handles[1], made[1].dir)) == ("interrupt", None)
+        assert "invalid partition specified: nope" in said
 
     def test_what_cannot_be_given_is_said_before(self, cluster: Cluster) -> None:
         SlurmExecutor.check(Farm("cluster", "slurm", options={"gpus": 2, "time": 60.0}))
@@ -178,13 +176,11 @@ class TestRefused:
     ) -> None:
         """What Slurm has requeued may live on where its node does not answer: the queue alone does not say so."""
         run = runs.make(WAITING)
-        handle = start(executor, run)
-        until(lambda: run.path("code/ran").exists(), "it runs")
+        handle = begin(executor, run, "ran")
         run.path("token.1").write_text("elsewhere 1 1 - 0\n")  # as from another node
-        for name, text in programs.items():
-            (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n".replace("TASK", find_task(executor, run)))
-            (tmp_path / name).chmod(0o755)
-        monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+        task = find_task(executor, run)
+        texts = {name: text.replace("TASK", task) for name, text in programs.items()}
+        monkeypatch.setenv("PATH", put_programs(tmp_path, **texts))
         deadline = time.monotonic() + 4
         while time.monotonic() < deadline:
             assert list(executor.wait(0.5)) == []
@@ -197,15 +193,12 @@ class TestRefused:
     ) -> None:
         """By a variable of the user's own, or since it is a program of the site that answers from a cache."""
         run = runs.make(WAITING)
-        handle = start(executor, run)
-        until(lambda: run.path("code/ran").exists(), "it runs")
+        handle = begin(executor, run, "ran")
         run.path("token.1").write_text("elsewhere 1 1 - 0\n")  # as from another node
         task = find_task(executor, run)
         monkeypatch.setenv("SQUEUE_PARTITION", "urgent")
         assert task in call(("squeue", "--noheader", f"--jobs={task}", "--format=%F")).stdout
-        (tmp_path / "squeue").write_text(f"#!/bin/sh\necho x >> {tmp_path}/asked\n")
-        (tmp_path / "squeue").chmod(0o755)
-        monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+        monkeypatch.setenv("PATH", put_programs(tmp_path, squeue=f"echo x >> {tmp_path}/asked"))
         asked = tmp_path / "asked"
         until(lambda: executor.wait(0.1) or (asked.exists() and len(asked.read_text()) > 8), "it was asked four times")
         assert executor.liveness(handle, run.dir) is Liveness.UNKNOWN
@@ -235,8 +228,8 @@ class TestRefused:
 
 
 @pytest.mark.services("slurm")
-def test_why_slurm_does_not_start_a_job(cluster: Cluster, runs: Runs) -> None:
-    executor = build(flags=("--hold",))
+def test_why_slurm_does_not_start_a_job(cluster: Cluster, runs: Runs, opened: Opened) -> None:
+    executor = opened(build(flags=("--hold",)))
     run = runs.make("true")
     handle = start(executor, run)
     said: list[str] = []
@@ -248,7 +241,6 @@ def test_why_slurm_does_not_start_a_job(cluster: Cluster, runs: Runs) -> None:
     finish(executor, [handle])
     assert run.markers() == {"train.exit.0"}
     assert executor.take_messages() == []
-    executor.close()
 
 
 @pytest.mark.services("slurm")
@@ -265,38 +257,15 @@ def test_slurm_that_is_not_installed(monkeypatch: pytest.MonkeyPatch, tmp_path: 
 
 
 def test_the_flags_of_sbatch() -> None:
-    options = {
-        "partition": "gpu",
-        "account": "me",
-        "qos": "high",
-        "constraint": "a100",
-        "time": 5401.0,
-        "gpus": 2,
-        "cpus": 4,
-        "memory": 10**9,
-        "nodes": 2,
-        "signal": "USR1@2m",
-        "flags": ("--exclusive",),
-    }
-    assert build_flags(Farm("f", "slurm", options=options)) == [
-        "--partition=gpu",
-        "--account=me",
-        "--qos=high",
-        "--constraint=a100",
-        "--time=91",
-        "--gres=gpu:2",
-        "--cpus-per-task=4",
-        "--mem=954M",
-        "--nodes=2",
-        "--ntasks-per-node=1",
-        "--signal=B:USR1@120",
-        "--exclusive",
-    ]
-    assert build_flags(Farm("f", "slurm", options={"partition": "a"}), (("partition", "b"), ("nodes", 3))) == [
-        "--partition=b",
-        "--nodes=3",
-        "--ntasks-per-node=1",
-    ]
+    options: dict[str, object] = {"partition": "gpu", "account": "me", "qos": "high", "constraint": "a100"}
+    options |= {"time": 5401.0, "gpus": 2, "cpus": 4, "memory": 10**9, "nodes": 2}
+    options |= {"signal": "USR1@2m", "flags": ("--exclusive",)}
+    assert " ".join(build_flags(Farm("f", "slurm", options=options))) == (
+        "--partition=gpu --account=me --qos=high --constraint=a100 --time=91 --gres=gpu:2 --cpus-per-task=4 "
+        "--mem=954M --nodes=2 --ntasks-per-node=1 --signal=B:USR1@120 --exclusive"
+    )
+    more = build_flags(Farm("f", "slurm", options={"partition": "a"}), (("partition", "b"), ("nodes", 3)))
+    assert more == ["--partition=b", "--nodes=3", "--ntasks-per-node=1"]
 
 
 def test_a_node_without_the_file_system_does_nothing(tmp_path: Path) -> None:
@@ -307,13 +276,11 @@ def test_a_node_without_the_file_system_does_nothing(tmp_path: Path) -> None:
 
 def test_a_warning_at_the_end_of_a_rank_leaves_its_code(tmp_path: Path) -> None:
     srun = 'until [ "$1" = bash ]; do shift; done; SLURM_PROCID=0 SLURM_NTASKS=1 exec "$@"'
-    for name, text in {"scontrol": "echo n1", "srun": srun}.items():
-        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
-        (tmp_path / name).chmod(0o755)
+    path = put_programs(tmp_path, scontrol="echo n1", srun=srun)
     ends = 'for i in {1..12}; do _assay_srun "kill -USR1 \\$\\$; exit 5"; echo $? >> codes; done'
     (tmp_path / "list").write_bytes(b"\0".join([bytes(tmp_path), ends.encode(), b"", b""]))
     script = build_script(Farm("f", "slurm", options={"nodes": 1, "signal": "USR1@60"}), str(tmp_path / "list"))
-    env = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "ASSAY_RUN_DIR": str(tmp_path), "ASSAY_ATTEMPT_NUMBER": "1"}
+    env = {"PATH": path, "ASSAY_RUN_DIR": str(tmp_path), "ASSAY_ATTEMPT_NUMBER": "1"}
     subprocess.run(["bash", "-c", script], cwd=tmp_path, env=env, check=False)
     assert (tmp_path / "codes").read_text().split() == ["5"] * 12
 
@@ -334,10 +301,8 @@ def test_what_the_accounting_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: list[str], note: JobSummary | None
 ) -> None:
     """The controller has forgotten the job."""
-    for name, text in {"scontrol": "exit 1", "sacct": "\n".join(["cat <<END", *rows, "END"])}.items():
-        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
-        (tmp_path / name).chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    path = put_programs(tmp_path, scontrol="exit 1", sacct="\n".join(["cat <<END", *rows, "END"]))
+    monkeypatch.setenv("PATH", path)
     assert load_summary("7_1") == note
 
 
@@ -384,24 +349,24 @@ def test_a_signal_that_cannot_be_sent_is_refused_with_its_position(
 @pytest.mark.services("slurm")
 class TestJobs:
     @pytest.mark.parametrize("text", ["python3 train.py", "python3 train.py; exit $?"])
-    def test_a_signal_before_the_limit_reaches_the_program(self, cluster: Cluster, runs: Runs, text: str) -> None:
-        executor = build(signal="USR1@1m")
+    def test_a_signal_before_the_limit_reaches_the_program(
+        self, cluster: Cluster, runs: Runs, text: str, opened: Opened
+    ) -> None:
+        executor = opened(build(signal="USR1@1m"))
         run = runs.make(text)
         run.path("code/train.py").write_text(
             "import signal, sys, time\n"
             "signal.signal(signal.SIGUSR1, lambda *_: (print('saved'), sys.exit(5)))\n"
             "open('up', 'w').close()\ntime.sleep(100)\n"
         )
-        handle = start(executor, run)
-        until(lambda: run.path("code/up").exists(), "it runs")
+        handle = begin(executor, run)
         cluster.run("scancel", "--batch", "--signal=USR1", find_task(executor, run))
         finish(executor, [handle])
         assert (run.text("train.log"), run.markers()) == ("saved\n", {"train.exit.5"})
-        executor.close()
 
     @pytest.mark.long
-    def test_a_time_limit_of_slurm(self, cluster: Cluster, runs: Runs) -> None:
-        executor = build(time=60.0)
+    def test_a_time_limit_of_slurm(self, cluster: Cluster, runs: Runs, opened: Opened) -> None:
+        executor = opened(build(time=60.0))
         run = runs.make("sleep 1000", "true")
         handle = start(executor, run)
         deadline = time.monotonic() + 300
@@ -410,7 +375,6 @@ class TestJobs:
         assert executor.explain_end(handle, run.dir) is None
         assert run.markers() == {"train.exit.124"}
         assert run.path("train.timeout").exists()
-        executor.close()
 
 
 # ---------------------------------------------------------------- deaths
@@ -420,17 +384,14 @@ class TestJobs:
 class TestDeaths:
     def test_a_requeued_job_does_not_run_twice(self, executor: SlurmExecutor, cluster: Cluster, runs: Runs) -> None:
         run = runs.make(WAITING)
-        handle = start(executor, run)
-        until(lambda: run.path("code/ran").exists(), "it runs")
+        handle = begin(executor, run, "ran")
         task = find_task(executor, run)
         cluster.run("scontrol", "requeue", task)
         finish(executor, [handle])
         assert run.markers() == set()
         said = executor.explain_end(handle, run.dir)
-        assert said is not None
         assert said[0] == "taken back"  # it was not stopped: it is tried again
-        second = executor.submit(run.request(attempt=2), run.publish)
-        assert second is not None
+        second = start(executor, run, attempt=2)
         until(lambda: "COMPLETED" in cluster.run("scontrol", "show", "job", task), "the copy has left")
         run.path("code/go").touch()
         finish(executor, [second])
@@ -455,8 +416,7 @@ class TestDeaths:
     @pytest.mark.long
     def test_a_node_that_is_down_for_long(self, executor: SlurmExecutor, cluster: Cluster, runs: Runs) -> None:
         run = runs.make(WAITING)
-        handle = start(executor, run)
-        until(lambda: run.path("code/ran").exists(), "it runs")
+        handle = begin(executor, run, "ran")
         task = find_task(executor, run)
         cluster.kill_node()
         until(lambda: "Restarts=1" in cluster.run("scontrol", "show", "job", task), "Slurm has requeued it")

@@ -9,11 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.contracts.executor import Runs, finish, members, start, until
+from tests.contracts.executor import Opened, Runs, finish, members, start, until
 from tests.farms.test_slurm import WAITING, build, find_task, start_together
 from tests.slurm_cluster import Cluster, start_cluster
 
-from assay.execute.base import EndKind
 from assay.farms import slurm_queue
 from assay.farms.slurm_queue import load_summary
 
@@ -27,7 +26,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
 
 
 @pytest.mark.services("slurm", "slurmdbd")
-def test_jobs_that_the_controller_has_forgotten(cluster: Cluster, tmp_path: Path) -> None:
+def test_jobs_that_the_controller_has_forgotten(cluster: Cluster, tmp_path: Path, opened: Opened) -> None:
     """One is killed, one cancelled, one loses its node, one ends by itself; then the controller loses its memory."""
     runs, executor = Runs(tmp_path / "root"), build(flags=("--nodelist=n1",))
     on_second = build(flags=("--nodelist=n2", "--no-requeue"))
@@ -52,19 +51,15 @@ def test_jobs_that_the_controller_has_forgotten(cluster: Cluster, tmp_path: Path
     cluster.start_controller("-c")
     cluster.await_nodes()
     assert load_note_of_controller(tasks[0]) is None
-    later = build()
+    later = opened(build())
     for run, handle in zip(made, handles, strict=True):
         later.watch(handle, run.dir)
     finish(later, handles)
     said = [later.explain_end(handle, run.dir) for run, handle in zip(made, handles, strict=True)]
-    assert check(said[0]) == "lost"
-    assert "FAILED, exit code 0:9, on n1" in str(said[0])
-    assert check(said[1]) == "user"
-    assert said[2] is None
-    assert check(said[3]) == "lost"
-    assert "NODE_FAIL" in str(said[3])
+    assert [each and each[0] for each in said] == ["lost", "user", None, "lost"]
+    assert "FAILED, exit code 0:9, on n1" in said[0][1]
+    assert "NODE_FAIL" in said[3][1]
     assert [run.markers() for run in made] == [set(), set(), {"train.exit.7"}, set()]
-    later.close()
 
 
 @pytest.mark.services("slurm", "slurmdbd")
@@ -78,7 +73,7 @@ def test_a_waiting_task_that_was_cancelled(cluster: Cluster, tmp_path: Path) -> 
     cluster.run("scancel", find_task(executor, waiting))
     handle = handles[made.index(waiting)]
     finish(executor, [handle])
-    assert check(executor.explain_end(handle, waiting.dir)) == "user"
+    assert executor.explain_end(handle, waiting.dir)[0] == "user"
     for run in made:
         run.path("code/go").touch()
     finish(executor, [each for each in handles if each is not handle])
@@ -95,8 +90,3 @@ def load_rows(cluster: Cluster, task: str) -> bool:
 def load_note_of_controller(task: str) -> str | None:
     answer = slurm_queue.call(("scontrol", "show", "job", task))
     return answer.stdout if answer.returncode == 0 else None
-
-
-def check(said: tuple[EndKind, str] | None) -> EndKind:
-    assert said is not None
-    return said[0]

@@ -3,8 +3,6 @@ newest checkpoint."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,13 +31,6 @@ def cluster() -> Iterator[Cluster]:
         yield cluster
 
 
-def launch(cluster: Cluster, folder: Path, farm: str) -> subprocess.Popen[str]:
-    argv = [sys.executable, "-m", "assay", "run", "s.yml", "--on", farm]
-    return subprocess.Popen(
-        argv, cwd=folder, env=cluster.env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
-
-
 def wait_for_hold(run_dir: Path, attempt: int) -> None:
     log = run_dir / ("run.log" if attempt == 1 else f"run.{attempt}.log")
     until(lambda: log.exists() and "holds" in log.read_text(), f"attempt {attempt} waits")
@@ -63,7 +54,7 @@ class TestWarned:
     ) -> None:
         """It saves and leaves, well or not: both are no end. No `retries` are needed."""
         run_dir = write_study(tmp_path, f"--hold 3 --until 30 --code {code}", FARMS)
-        with launch(cluster, tmp_path, "warned") as supervisor:
+        with cluster.launch(tmp_path, "run", "s.yml", "--on", "warned") as supervisor:
             for attempt in range(1, 10):
                 wait_for_hold(run_dir, attempt)
                 warn(cluster)
@@ -78,7 +69,7 @@ class TestWarned:
     @pytest.mark.parametrize("code", [0, 5])
     def test_without_a_newer_checkpoint_it_has_failed(self, cluster: Cluster, tmp_path: Path, code: int) -> None:
         run_dir = write_study(tmp_path, f"--hold 3 --until 30 --keeps 0 --code {code}", FARMS)
-        with launch(cluster, tmp_path, "warned") as supervisor:
+        with cluster.launch(tmp_path, "run", "s.yml", "--on", "warned") as supervisor:
             wait_for_hold(run_dir, 1)
             warn(cluster)
             said, _ = supervisor.communicate(timeout=300)
@@ -88,17 +79,13 @@ class TestWarned:
 
     def test_it_is_continued_also_where_no_supervisor_was_there(self, cluster: Cluster, tmp_path: Path) -> None:
         run_dir = write_study(tmp_path, "--hold 3 --until 6", FARMS)
-        with launch(cluster, tmp_path, "warned") as supervisor:
+        with cluster.launch(tmp_path, "run", "s.yml", "--on", "warned") as supervisor:
             wait_for_hold(run_dir, 1)
             supervisor.kill()
         warn(cluster)
         until((run_dir / "end.1").exists, "the job has left")
-        listed = subprocess.run(
-            [sys.executable, "-m", "assay", "ls", "long"],
-            cwd=tmp_path, env=cluster.env, capture_output=True, text=True, check=False,
-        )  # fmt: skip
-        assert "goes on from step 3" in listed.stdout
-        with launch(cluster, tmp_path, "warned") as supervisor:
+        assert "goes on from step 3" in cluster.assay(tmp_path, "ls", "long").stdout
+        with cluster.launch(tmp_path, "run", "s.yml", "--on", "warned") as supervisor:
             said, _ = supervisor.communicate(timeout=300)
         assert supervisor.returncode == 0, said
         assert load_steps(run_dir) == list(range(1, 7))
@@ -106,7 +93,7 @@ class TestWarned:
 
 def test_preempted_by_a_partition_that_matters_more(cluster: Cluster, tmp_path: Path) -> None:
     run_dir = write_study(tmp_path, "--hold 3 --until 5", FARMS)
-    with launch(cluster, tmp_path, "low") as supervisor:
+    with cluster.launch(tmp_path, "run", "s.yml", "--on", "low") as supervisor:
         wait_for_hold(run_dir, 1)
         cluster.run("sbatch", "--partition=urgent", "--cpus-per-task=4", "--output=/dev/null", "--wrap=sleep 1")
         said, _ = supervisor.communicate(timeout=300)
@@ -120,7 +107,7 @@ def test_packed_runs_are_continued_one_by_one(cluster: Cluster, tmp_path: Path) 
     """One had begun, and a supervisor continues it from its checkpoint; the other begins in the copy that Slurm requeued."""
     write_study(tmp_path, "--hold {hold} --until 5", f"params: {{hold: [3, 0]}}\n{FARMS}")
     first, second = (tmp_path / "runs/long" / name for name in ("hold=3", "hold=0"))
-    with launch(cluster, tmp_path, "packed") as supervisor:
+    with cluster.launch(tmp_path, "run", "s.yml", "--on", "packed") as supervisor:
         wait_for_hold(first, 1)
         assert not (second / "token.1").exists()
         cluster.run("sbatch", "--partition=urgent", "--cpus-per-task=4", "--output=/dev/null", "--wrap=sleep 1")
@@ -137,7 +124,7 @@ def test_packed_runs_are_continued_one_by_one(cluster: Cluster, tmp_path: Path) 
 def test_a_real_limit_ten_times(cluster: Cluster, tmp_path: Path) -> None:
     """Slurm counts minutes: it takes a quarter of an hour."""
     run_dir = write_study(tmp_path, "--hold 3 --until 30", FARMS)
-    with launch(cluster, tmp_path, "limited") as supervisor:
+    with cluster.launch(tmp_path, "run", "s.yml", "--on", "limited") as supervisor:
         deadline = time.monotonic() + 2400
         while supervisor.poll() is None and time.monotonic() < deadline:
             time.sleep(1)

@@ -6,14 +6,12 @@ import contextlib
 import json
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.contracts.executor import until
-from tests.farms.test_slurm_studies import assay, count, load_states
+from tests.farms.test_slurm_studies import RUN, count, load_states
 from tests.slurm_cluster import Cluster, start_cluster
 from tests.training_with_checkpoints import load_steps, write_study
 
@@ -54,15 +52,6 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def launch(
-    cluster: Cluster, folder: Path, farm: str, file: str = "study.yml", root: str = "r"
-) -> subprocess.Popen[str]:
-    argv = [sys.executable, "-m", "assay", "run", file, "--root", root, "--on", farm]
-    return subprocess.Popen(
-        argv, cwd=folder, env=cluster.env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
-
-
 def find_on(folder: Path, node: str, attempt: int = 1) -> list[Path]:
     """The runs that have begun there."""
     tokens = sorted(folder.glob(f"r/study/*/token.{attempt}"))
@@ -89,7 +78,7 @@ def load_reasons(folder: Path, attempt: int = 1) -> list[str]:
 def load_all(cluster: Cluster, folder: Path) -> tuple[object, ...]:
     """Everything that Assay says of the study, and the files that it reads."""
     commands = (("sum", "study", "--csv"), ("ls", "study", "--json"), ("export", "json", "study", "-o", "-"))
-    said = [assay(cluster, folder, *words, "--root", "r").stdout for words in commands]
+    said = [cluster.assay(folder, *words, "--root", "r").stdout for words in commands]
     logs = [path.read_text() for path in sorted(folder.glob("r/study/*/job.log"))]
     return said, logs, [run_directory.load_history(str(run)) for run in sorted(folder.glob("r/study/lr=*"))]
 
@@ -98,7 +87,7 @@ def load_all(cluster: Cluster, folder: Path) -> tuple[object, ...]:
 
 
 def test_a_frozen_node_is_given_up_and_changes_nothing_when_it_wakes_up(cluster: Cluster, folder: Path) -> None:
-    process = launch(cluster, folder, "pool")
+    process = cluster.launch(folder, *RUN, "pool")
     until(lambda: count(folder, "ran") == 4, "all run")
     frozen = find_on(folder, "n1")
     assert len(frozen) == 2
@@ -120,7 +109,7 @@ def test_a_frozen_node_is_given_up_and_changes_nothing_when_it_wakes_up(cluster:
         until(lambda: not any(map(find_processes, frozen)), "they were ended, or came to an end")
         until(lambda: all((run / "end.1").exists() for run in frozen), "they have left")
         assert load_all(cluster, folder) == before
-        again = assay(cluster, folder, "run", "study.yml", "--root", "r", "--on", "pool")
+        again = cluster.assay(folder, *RUN, "pool")
         assert again.returncode == 0, again.stderr
         assert load_all(cluster, folder) == before
         assert count(folder, "lease.3") == 0
@@ -131,7 +120,7 @@ def test_a_frozen_node_is_given_up_and_changes_nothing_when_it_wakes_up(cluster:
 
 def test_a_dead_node_whose_jobs_slurm_has_ended(cluster: Cluster, folder: Path) -> None:
     """Before `lost_after`: Slurm wants to start them again itself, and the supervisor is faster or follows."""
-    process = launch(cluster, folder, "patient")
+    process = cluster.launch(folder, *RUN, "patient")
     until(lambda: count(folder, "ran") == 4, "all run")
     dead = find_on(folder, "n1")
     signal_all(dead, signal.SIGKILL)
@@ -153,7 +142,7 @@ def test_a_run_goes_on_from_its_checkpoint_on_another_node(cluster: Cluster, tmp
     """The copy that Slurm starts again leaves: a supervisor, the next one at the latest, chooses the checkpoint."""
     run = write_study(tmp_path, "--hold 3 --until 5", "farms: {pool: {kind: slurm, cpus: 4}}")
     log = run / "run.log"
-    process = launch(cluster, tmp_path, "pool", "s.yml", "runs")
+    process = cluster.launch(tmp_path, "run", "s.yml", "--on", "pool")
     until(lambda: log.exists() and "holds" in log.read_text(), "it has computed three steps")
     if not is_watched:
         process.kill()
@@ -165,7 +154,7 @@ def test_a_run_goes_on_from_its_checkpoint_on_another_node(cluster: Cluster, tmp
         if not is_watched:
             until(lambda: not cluster.run("squeue", "-h"), "Slurm's copy has left")
             assert load_steps(run) == [1, 2, 3]
-            process = launch(cluster, tmp_path, "pool", "s.yml", "runs")
+            process = cluster.launch(tmp_path, "run", "s.yml", "--on", "pool")
         said, _ = process.communicate(timeout=120)
     finally:
         cluster.find_node(node)
@@ -176,7 +165,7 @@ def test_a_run_goes_on_from_its_checkpoint_on_another_node(cluster: Cluster, tmp
 
 
 def test_what_slurm_starts_again_goes_on_without_a_supervisor(cluster: Cluster, folder: Path) -> None:
-    process = launch(cluster, folder, "patient")
+    process = cluster.launch(folder, *RUN, "patient")
     until(lambda: count(folder, "ran") == 4, "all run")
     process.kill()
     process.communicate()
@@ -192,7 +181,7 @@ def test_what_slurm_starts_again_goes_on_without_a_supervisor(cluster: Cluster, 
         signal_all(lost, signal.SIGCONT)
         until(lambda: all((run / "end.1").exists() for run in lost), "the first ones have left")
         (folder / "r/study/go").touch()
-        again = assay(cluster, folder, "run", "study.yml", "--root", "r", "--on", "patient")
+        again = cluster.assay(folder, *RUN, "patient")
     finally:
         signal_all(lost, signal.SIGKILL)
         cluster.find_node("n1")
@@ -206,7 +195,7 @@ def test_what_slurm_starts_again_goes_on_without_a_supervisor(cluster: Cluster, 
 
 
 def test_nodes_that_are_drained_lose_nothing_and_what_waits_for_them_is_named(cluster: Cluster, folder: Path) -> None:
-    process = launch(cluster, folder, "narrow")
+    process = cluster.launch(folder, *RUN, "narrow")
     until(lambda: count(folder, "ran") == 1, "one runs")
     cluster.run("scontrol", "update", "nodename=ALL", "state=drain", "reason=test")
     try:
@@ -227,7 +216,7 @@ def test_nodes_that_are_drained_lose_nothing_and_what_waits_for_them_is_named(cl
 @pytest.mark.parametrize("whom", ["one that runs", "one that waits", "all that wait", "the whole array"])
 def test_what_a_person_cancels_is_stopped(cluster: Cluster, folder: Path, whom: str) -> None:
     """Of four tasks one runs at a time; the others go on, and nothing that was cancelled is started again."""
-    process = launch(cluster, folder, "narrow")
+    process = cluster.launch(folder, *RUN, "narrow")
     until(lambda: count(folder, "ran") == 1, "one runs")
     number = cluster.run("squeue", "--noheader", "--format=%F").split()[0]
     running = int(next(folder.glob("r/study/*/ran")).parent.name.removeprefix("lr=")) - 1
@@ -250,7 +239,7 @@ def test_what_a_person_cancels_is_stopped(cluster: Cluster, folder: Path, whom: 
     }
     assert stopped == {f"lr={index + 1}" for index in chosen}
     assert {state for name, (state, _) in states.items() if name not in stopped} <= {"done"}
-    again = assay(cluster, folder, "run", "study.yml", "--root", "r", "--on", "narrow")
+    again = cluster.assay(folder, *RUN, "narrow")
     assert again.returncode == 1, again.stderr
     assert load_states(cluster, folder) == states, "a person's cancel is final"
     assert {path.read_text() for path in folder.glob("r/study/*/ran")} == {"x\n"}
@@ -260,7 +249,7 @@ def test_a_retry_that_is_cancelled_while_it_waits_is_stopped(cluster: Cluster, f
     """What its first attempt left in job.log says nothing about the second."""
     (folder / "study.yml").write_text(STUDY.replace("[1, 2, 3, 4]", "[1, 2]"))
     (folder / "train.sh").write_text("echo x >> $2/ran; [ $1 = 2 ] && exit 3; until [ -e $2/go ]; do sleep 0.1; done\n")
-    process = launch(cluster, folder, "narrow")
+    process = cluster.launch(folder, *RUN, "narrow")
     blocker = ("--exclusive", "--nodes=2", "--output=/dev/null", "--nice=0", "--wrap=sleep 100")
     until(lambda: count(folder, "ran") == 1, "the first runs")
     block = cluster.run("sbatch", "--parsable", *blocker).strip()
@@ -279,7 +268,7 @@ def test_a_retry_that_is_cancelled_while_it_waits_is_stopped(cluster: Cluster, f
 
 def test_what_a_person_cancels_on_a_node_that_does_not_answer_is_stopped(cluster: Cluster, folder: Path) -> None:
     """Slurm ends it when it gives up the node; `lost_after` is over by then."""
-    process = launch(cluster, folder, "pool")
+    process = cluster.launch(folder, *RUN, "pool")
     until(lambda: count(folder, "ran") == 4, "all run")
     chosen = find_on(folder, "n1")
     number = cluster.run("squeue", "--noheader", "--format=%F").split()[0]

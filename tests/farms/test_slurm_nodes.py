@@ -6,13 +6,13 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from tests.contracts.executor import ExecutorContract, Run, Runs, finish, members, start, until
+from tests.contracts.executor import ExecutorContract, Opened, Run, Runs, finish, members, start, until
 from tests.farms.test_slurm import WAITING, build, count_starts, find_task
 from tests.slurm_cluster import Cluster, start_cluster
 
 from assay.execute.base import Executor
 from assay.farms.slurm import SlurmExecutor
-from assay.farms.slurm_nodes import build_exclusion
+from assay.farms.slurm_queue import build_exclusion
 from assay.record import run_directory
 from assay.values.run import JobHandle, Liveness, Stop
 
@@ -26,10 +26,8 @@ def shared() -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def executor(cluster: Cluster) -> Iterator[SlurmExecutor]:
-    made = build()
-    yield made
-    made.close()
+def executor(cluster: Cluster, opened: Opened) -> SlurmExecutor:
+    return opened(build())
 
 
 def load_host(run: Run, attempt: int = 1) -> str:
@@ -65,8 +63,10 @@ RANKS = "RANK WORLD_SIZE NODE_RANK LOCAL_RANK MASTER_ADDR"
 
 class TestRanks:
     @pytest.mark.parametrize("limit", [None, 100.0])
-    def test_a_command_is_started_on_each_node(self, cluster: Cluster, runs: Runs, limit: float | None) -> None:
-        executor = build(nodes=2)
+    def test_a_command_is_started_on_each_node(
+        self, cluster: Cluster, runs: Runs, limit: float | None, opened: Opened
+    ) -> None:
+        executor = opened(build(nodes=2))
         words = " ".join(f"${name}" for name in RANKS.split())
         write = f'echo $(uname -n) {words} $MASTER_PORT > "new$RANK"; mv "new$RANK" "rank$RANK"'
         both = "until [ -e rank0 ] && [ -e rank1 ]; do sleep 0.1; done"  # a rank that fails ends the others
@@ -77,10 +77,9 @@ class TestRanks:
         assert second[:6] == ["n2", "1", "2", "1", "0", "n1"]
         assert first[6] == second[6]
         assert run.markers() == {"train.exit.3"}
-        executor.close()
 
-    def test_several_tasks_on_a_node(self, cluster: Cluster, runs: Runs) -> None:
-        executor = build(tasks_per_node=2, cpus=2, srun_flags=("--label", "--export=ALL,GIVEN=a b"))
+    def test_several_tasks_on_a_node(self, cluster: Cluster, runs: Runs, opened: Opened) -> None:
+        executor = opened(build(tasks_per_node=2, cpus=2, srun_flags=("--label", "--export=ALL,GIVEN=a b")))
         run = runs.make(
             'echo $(uname -n) $WORLD_SIZE $LOCAL_RANK $SLURM_CPUS_PER_TASK "$GIVEN" > "rank$RANK"; echo said'
         )
@@ -90,12 +89,11 @@ class TestRanks:
             ("2", "1", "2", "a", "b"),
         }
         assert sorted(run.text("train.log").splitlines()) == ["0: said", "1: said"]
-        executor.close()
 
-    def test_torchrun_as_on_one_machine(self, cluster: Cluster, runs: Runs) -> None:
+    def test_torchrun_as_on_one_machine(self, cluster: Cluster, runs: Runs, opened: Opened) -> None:
         """Two process groups find each other. The test's nodes have no address of their own."""
         pytest.importorskip("torch")
-        executor = build(nodes=2)
+        executor = opened(build(nodes=2))
         address = "export PET_RDZV_ENDPOINT=127.0.0.1:$MASTER_PORT PET_LOCAL_ADDR=127.0.0.1 GLOO_SOCKET_IFNAME=lo"
         run = runs.make(f"{address}; {sys.executable} -m torch.distributed.run --nproc-per-node=2 train.py")
         run.path("code/train.py").write_text(
@@ -111,11 +109,12 @@ class TestRanks:
         said = [run.text(f"code/rank{rank}").split() for rank in range(4)]
         assert sorted(node for node, _, _ in said) == ["n1", "n1", "n2", "n2"]
         assert {(size, total) for _, size, total in said} == {("4", "10")}
-        executor.close()
 
     @pytest.mark.parametrize("text", ["python3 train.py", "python3 train.py; exit $?", "bash train.sh"])
-    def test_a_signal_before_the_limit_reaches_every_rank(self, cluster: Cluster, runs: Runs, text: str) -> None:
-        executor = build(nodes=2, signal="USR1@1m")
+    def test_a_signal_before_the_limit_reaches_every_rank(
+        self, cluster: Cluster, runs: Runs, text: str, opened: Opened
+    ) -> None:
+        executor = opened(build(nodes=2, signal="USR1@1m"))
         run = runs.make(text)
         run.path("code/train.sh").write_text("python3 train.py\nexit $?\n")
         run.path("code/train.py").write_text(
@@ -130,22 +129,24 @@ class TestRanks:
         finish(executor, [handle])
         assert all(run.path(f"code/saved{rank}").exists() for rank in (0, 1))
         assert run.markers() == {"train.exit.5"}
-        executor.close()
 
     @pytest.mark.parametrize("signal", [None, "USR1@1m"])
-    def test_the_code_of_the_rank_that_failed_first(self, cluster: Cluster, runs: Runs, signal: str | None) -> None:
+    def test_the_code_of_the_rank_that_failed_first(
+        self, cluster: Cluster, runs: Runs, signal: str | None, opened: Opened
+    ) -> None:
         """srun ends the others, which would make it 143."""
-        executor = build(nodes=2, **({"signal": signal} if signal else {}))
+        executor = opened(build(nodes=2, **({"signal": signal} if signal else {})))
         run = runs.make(
             '[ "$RANK" = 0 ] || { touch up; exec sleep 100; }; until [ -e up ]; do sleep 0.05; done; exit 6'
         )
         finish(executor, [start(executor, run)])
         assert run.markers() == {"train.exit.6"}
         assert not run.path(".rank.1").exists()
-        executor.close()
 
-    def test_a_rank_that_saves_slowly_is_not_ended_by_a_faster_one(self, cluster: Cluster, runs: Runs) -> None:
-        executor = build(nodes=2, signal="USR1@1m")
+    def test_a_rank_that_saves_slowly_is_not_ended_by_a_faster_one(
+        self, cluster: Cluster, runs: Runs, opened: Opened
+    ) -> None:
+        executor = opened(build(nodes=2, signal="USR1@1m"))
         run = runs.make("python3 train.py")
         run.path("code/train.py").write_text(
             "import os, pathlib, signal, sys, time\n"
@@ -165,7 +166,6 @@ class TestRanks:
         finish(executor, [handle])
         assert run.path("code/saved1").exists()
         assert run.markers() == {"train.exit.5"}
-        executor.close()
 
 
 # ---------------------------------------------------------------- taken back
@@ -179,9 +179,11 @@ def start_on(executor: SlurmExecutor, run: Run, name: str) -> JobHandle:
 
 
 class TestTakenBack:
-    def test_a_job_that_has_just_begun_is_not_taken_for_requeued(self, cluster: Cluster, runs: Runs) -> None:
+    def test_a_job_that_has_just_begun_is_not_taken_for_requeued(
+        self, cluster: Cluster, runs: Runs, opened: Opened
+    ) -> None:
         """The newest answer of squeue may be older than the token."""
-        executor = build(flags=("--begin=now+1hour",))
+        executor = opened(build(flags=("--begin=now+1hour",)))
         run = runs.make("true")
         handle = start(executor, run)
         task = find_task(executor, run)
@@ -190,7 +192,6 @@ class TestTakenBack:
         assert executor.liveness(handle, run.dir) is Liveness.UNKNOWN
         finish(executor, [handle])  # the next answer says so too
         cluster.run("scancel", task)
-        executor.close()
 
 
 class TestLostNodes:

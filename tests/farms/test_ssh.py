@@ -7,7 +7,6 @@ import hashlib
 import itertools
 import os
 import shutil
-import signal
 import subprocess
 import tempfile
 import time
@@ -16,9 +15,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from tests.contracts.executor import ExecutorContract, Run, Runs, finish, members, start, until
+from tests.contracts.executor import ExecutorContract, Run, Runs, complete, finish, members, start, until
 from tests.models.backends.loopback import NEEDS_SSHD
 from tests.ssh_hosts import ROOT, Hosts, has_namespaces, open_hosts
+from tests.stand_ins import put_programs
 
 from assay.errors import InfrastructureError
 from assay.farms import ssh_files, ssh_session
@@ -332,12 +332,9 @@ def test_what_cannot_be_stored_here_holds_up_no_other_run(
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="its bash gives up what root may do")
 def test_what_cannot_be_read_is_named_and_kept(tmp_path: Path) -> None:
-    programs = tmp_path / "programs"
-    programs.mkdir()
     drop = "--bounding-set=-dac_override,-dac_read_search"
-    (programs / "bash").write_text(f'#!/bin/bash\nexec setpriv {drop} {shutil.which("bash")} "$@"\n')
-    (programs / "bash").chmod(0o755)
-    with open_hosts(tmp_path / "plain", "near", PATH=f"{programs}:{os.environ['PATH']}") as hosts:
+    path = put_programs(tmp_path / "programs", bash=f'exec setpriv {drop} {shutil.which("bash")} "$@"')
+    with open_hosts(tmp_path / "plain", "near", PATH=path) as hosts:
         text = 'cd "$ASSAY_RUN_DIR"; echo x > ok; echo x > secret; chmod 000 secret; mkdir closed; chmod 000 closed'
         run = Runs(hosts.client).make(text)
         executor = SshExecutor(hosts.farm())
@@ -351,20 +348,6 @@ def test_what_cannot_be_read_is_named_and_kept(tmp_path: Path) -> None:
 
 
 # ---------------------------------------------------------------- connections
-
-
-@pytest.mark.long
-def test_connections_that_break(hosts: Hosts, make, runs: Runs) -> None:
-    made = [runs.make("for i in $(seq 40); do echo $i >> ran; echo $i; sleep 0.05; done; cat ran") for _ in range(4)]
-    executor = make()
-    until(executor.has_room, "the host has answered")
-    handles = [start(executor, run) for run in made]
-    for _ in range(5):
-        time.sleep(0.3)
-        hosts.cut("near")
-    finish(executor, handles)
-    once = "".join(f"{i}\n" for i in range(1, 41))
-    assert [run.text("train.log") for run in made] == [once + once] * 4
 
 
 def test_a_host_that_goes_away_and_comes_back(hosts: Hosts, make, runs: Runs) -> None:
@@ -446,8 +429,7 @@ def test_a_token_that_a_full_disk_left_empty_is_not_waited_for(
     SshExecutor.check(hosts.farm())
     there(hosts, run).mkdir()
     (there(hosts, run) / "token.1").touch()
-    handle = start(executor, run)
-    finish(executor, [handle])
+    handle = complete(executor, run)
     assert executor.liveness(handle, run.dir) is Liveness.GONE
     assert run.markers() == set()
 
@@ -483,8 +465,7 @@ def test_a_full_and_a_read_only_file_system(tmp_path: Path) -> None:
         assert executor.liveness(first, run.dir) is Liveness.GONE
         assert executor.refusal(first, run.dir) is None, "another host may take it"
         assert "No space left on device" in " ".join(executor.take_messages())
-        second = executor.submit(run.request(attempt=2), run.publish)
-        assert second is not None
+        second = start(executor, run, attempt=2)
         assert second.slot == "far:0"
         finish(executor, [second])
         assert run.text("train.2.log") == "100000\n"
@@ -513,24 +494,18 @@ def test_a_host_that_is_down_at_the_start(hosts: Hosts, make, runs: Runs) -> Non
 def test_what_was_never_offered_to_a_host_is_given_back(hosts: Hosts, make, runs: Runs) -> None:
     hosts.stop("near")
     executor, run = make("near"), runs.make("true")
-    handle = start(executor, run)
-    finish(executor, [handle])
+    handle = complete(executor, run)
     assert executor.liveness(handle, run.dir) is Liveness.GONE
     assert run.text("token.1").startswith("- ")
 
 
 def test_a_clock_that_is_wrong(tmp_path: Path) -> None:
     """Times of the host are shown as they are; what is decided and measured here is measured here."""
-    programs = tmp_path / "programs"
-    programs.mkdir()
-    for name in ("date", "touch"):
-        (programs / name).write_text(f'#!/bin/bash\nexec {shutil.which(name)} -d "3 days ago" "$@"\n')
-        (programs / name).chmod(0o755)
-    with open_hosts(tmp_path / "slow", "near", PATH=f"{programs}:{os.environ['PATH']}") as hosts:
+    texts = {name: f'exec {shutil.which(name)} -d "3 days ago" "$@"' for name in ("date", "touch")}
+    with open_hosts(tmp_path / "slow", "near", PATH=put_programs(tmp_path / "programs", **texts)) as hosts:
         run = Runs(hosts.client).make("date +%s; touch ../result; touch ../train.log")
         executor = SshExecutor(hosts.farm())
-        handle = start(executor, run)
-        finish(executor, [handle])
+        handle = complete(executor, run)
         assert run.markers() == {"train.exit.0"}
         assert int(run.text("train.log")) < time.time() - 86400, "the clock there is another"
         assert run.path("result").exists()
@@ -544,8 +519,7 @@ def test_what_a_host_refuses_is_said(hosts: Hosts, make, runs: Runs) -> None:
     (hosts.home("near") / "file").write_text("")
     executor = make(root="file")
     run = runs.make("true")
-    handle = start(executor, run)
-    finish(executor, [handle])
+    handle = complete(executor, run)
     assert executor.liveness(handle, run.dir) is Liveness.GONE
     assert "near cannot run jobs" in str(executor.refusal(handle, run.dir))
 
@@ -565,8 +539,7 @@ def test_a_lease_without_a_job_is_never_run_later(hosts: Hosts, make, runs: Runs
         executor.watch(handle, run.dir)
         finish(executor, [handle])
         assert executor.liveness(handle, run.dir) is Liveness.GONE
-        second = executor.submit(run.request(attempt=2), run.publish)
-        assert second is not None
+        second = start(executor, run, attempt=2)
         finish(executor, [second])
         assert run.markers() == {"train.2.exit.0"}
 
@@ -590,7 +563,7 @@ def test_what_never_began_leaves_no_copy_and_does_not_begin_later(hosts: Hosts, 
     assert session.ask("stage", run.uid, "1", "-", f"ASSAY_ATTEMPT={handle.tag}") == ["started"], "it needs no files"
     session.close()
     assert os.listdir(hosts.jobs("near") / "runs") == []
-    second = executor.submit(run.request(attempt=2), run.publish)
+    second = start(executor, run, attempt=2)
     finish(executor, [second])
     assert run.markers() == {"train.2.exit.0"}
 
@@ -614,19 +587,6 @@ def test_a_copy_that_was_removed_is_lost_or_done_by_what_is_here(hosts: Hosts, m
     assert run.markers() == set()
     executor.cancel([(handle, run.dir)], 1.0)
     assert members(run) == set()
-
-
-def test_a_killed_job_leaves_nothing(hosts: Hosts, make, runs: Runs) -> None:
-    run = runs.make("sleep 1000 & sleep 1000")
-    executor = make()
-    handle = start(executor, run)
-    until(lambda: run.path("train.log").exists(), "it runs")
-    leader = int((there(hosts, run) / "token.1").read_text().split()[1])
-    for pid in [leader, *(pid for pid in members(run) if "watch" in processes.describe_process(pid))]:
-        os.kill(pid, signal.SIGKILL)
-    finish(executor, [handle])
-    assert members(run) == set()
-    assert run.markers() == set()
 
 
 def test_devices_by_slot(hosts: Hosts, make, runs: Runs) -> None:
@@ -669,7 +629,7 @@ def test_what_is_left_of_an_earlier_attempt_is_ended_before_the_next_one(hosts: 
     start(first, run)
     until((there(hosts, run) / "ran").exists, "it runs")
     first.close()
-    handle = second.submit(run.request(attempt=2), run.publish)
+    handle = start(second, run, attempt=2)
     finish(second, [handle])
     assert members(run) == set()
     assert run.path("end.1").exists()

@@ -71,6 +71,12 @@ def call(hosts: Hosts, *words: str) -> tuple[int, str]:
     return process.returncode, said
 
 
+def hold(hosts: Hosts, *, is_held: bool = True) -> None:
+    """Whether jobs wait for their end."""
+    for name in hosts.boards:
+        (hosts.home(name) / "wait").touch() if is_held else (hosts.home(name) / "wait").unlink()
+
+
 def load_ran(hosts: Hosts, file: str = "ran") -> list[int]:
     """What jobs have noted on their hosts, once for each that began, or ended."""
     files = [hosts.home(name) / file for name in hosts.boards]
@@ -211,8 +217,7 @@ def test_a_command_whose_files_are_on_a_silent_host_is_repeated_elsewhere(hosts:
     study = (hosts.client / "s.yml").read_text()
     commands = "commands:\n  train: echo model > {run.dir}/model\n  test: cat {run.dir}/model && bash job.bash {a}\n"
     (hosts.client / "s.yml").write_text(study.replace("command: bash job.bash {a}\n", commands))
-    for name in hosts.boards:
-        (hosts.home(name) / "wait").touch()
+    hold(hosts)
     with start(hosts, "run", "s.yml") as process:
         until(lambda: list((hosts.client / "runs/s").glob("*/train.exit.0")) and load_ran(hosts), "it runs")
         (lost,) = [name for name in hosts.boards if (hosts.home(name) / "ran").exists()]
@@ -248,8 +253,7 @@ def test_where_no_other_host_is_the_first_copy_is_followed_when_its_host_is_back
 def test_a_run_that_a_host_has_lost_waits_for_another_one(hosts: Hosts) -> None:
     """The host is back soon, and has a free slot; the other one is full."""
     write_study(hosts, 3, "2s")
-    for name in hosts.boards:
-        (hosts.home(name) / "wait").touch()
+    hold(hosts)
     with start(hosts, "run", "s.yml") as process:
         until(lambda: len(load_ran(hosts)) == 3, "all have begun")
         hosts.stop("far")
@@ -288,8 +292,7 @@ def test_a_run_ended_when_it_did_not_when_somebody_looked(hosts: Hosts) -> None:
 @pytest.mark.parametrize("way", ["interrupt", "stop"])
 def test_nothing_is_left_running(hosts: Hosts, way: str) -> None:
     write_study(hosts, 3)
-    for name in hosts.boards:
-        (hosts.home(name) / "wait").touch()
+    hold(hosts)
     with start(hosts, "run", "s.yml") as process:
         until(lambda: len(load_ran(hosts)) == 3, "all have begun")
         if way == "interrupt":
@@ -313,12 +316,6 @@ def find_state(hosts: Hosts) -> dict[str, object]:
 def check_nothing_left(hosts: Hosts) -> None:
     assert find_programs(hosts) == set()
     assert [list((hosts.jobs(name, "assay-runs") / "runs").iterdir()) for name in hosts.boards] == [[], []]
-
-
-def hold(hosts: Hosts, *, is_held: bool = True) -> None:
-    """Whether jobs wait for their end."""
-    for name in hosts.boards:
-        (hosts.home(name) / "wait").touch() if is_held else (hosts.home(name) / "wait").unlink()
 
 
 def find_copy(hosts: Hosts) -> Path:

@@ -9,14 +9,27 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
 from tests.conftest import HOSTILE_NAMES
-from tests.contracts.executor import STOP, STUBBORN, ExecutorContract, Run, Runs, finish, members, start, until
+from tests.contracts.executor import (
+    STOP,
+    STUBBORN,
+    ExecutorContract,
+    Opened,
+    Run,
+    Runs,
+    begin,
+    complete,
+    finish,
+    members,
+    start,
+    until,
+)
+from tests.stand_ins import put_programs
 
 from assay.errors import InfrastructureError, UsageError
 from assay.farms import submit
@@ -59,12 +72,8 @@ esac
 @pytest.fixture
 def farm_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "the farm"
-    (folder / "bin").mkdir(parents=True)
-    (folder / "mount").mkdir()
-    for name, text in (("submit_job", SUBMIT_JOB), ("ngc", NGC)):
-        (folder / "bin" / name).write_text(text)
-        (folder / "bin" / name).chmod(0o755)
-    monkeypatch.setenv("PATH", f"{folder / 'bin'}:{os.environ['PATH']}")
+    (folder / "mount").mkdir(parents=True)
+    monkeypatch.setenv("PATH", put_programs(folder / "bin", submit_job=SUBMIT_JOB, ngc=NGC))
     monkeypatch.setenv("FARM_FOLDER", str(folder))
     return folder
 
@@ -80,22 +89,13 @@ BIG = Farm("bigfarm", "generic", "submit_job", (("gpu", 2), ("cpu", 16)))
 
 
 @pytest.fixture
-def runs(tmp_path: Path) -> Runs:
-    return Runs(tmp_path / "root")
+def shell(opened: Opened) -> SubmitExecutor:
+    return opened(SubmitExecutor(SHELL))
 
 
 @pytest.fixture
-def shell() -> Iterator[SubmitExecutor]:
-    executor = SubmitExecutor(SHELL)
-    yield executor
-    executor.close()
-
-
-@pytest.fixture
-def big(farm_folder: Path) -> Iterator[SubmitExecutor]:
-    executor = SubmitExecutor(BIG)
-    yield executor
-    executor.close()
+def big(farm_folder: Path, opened: Opened) -> SubmitExecutor:
+    return opened(SubmitExecutor(BIG))
 
 
 class TestShell(ExecutorContract):
@@ -123,14 +123,13 @@ FORMS = {
 
 class TestForms:
     @pytest.mark.parametrize("form", FORMS)
-    def test_hostile_paths(self, farm_folder: Path, tmp_path: Path, form: str) -> None:
-        executor = SubmitExecutor(FORMS[form])
+    def test_hostile_paths(self, farm_folder: Path, tmp_path: Path, form: str, opened: Opened) -> None:
+        executor = opened(SubmitExecutor(FORMS[form]))
         text = "echo 'it'\\''s'; exit 3"
         made = [Runs(tmp_path / name).make(text, name=name, study=name) for name in HOSTILE_NAMES.values()]
         finish(executor, [start(executor, run) for run in made])
         assert [run.markers() for run in made] == [{"train.exit.3"}] * len(made)
         assert [run.text("train.log") for run in made] == ["it's\n"] * len(made)
-        executor.close()
 
 
 class TestNgc(ExecutorContract):
@@ -152,8 +151,7 @@ class TestNgc(ExecutorContract):
     ) -> None:
         run = runs.make("mkdir ../results; echo 1 > ../results/a; exit 1")
         finish(executor, [start(executor, run)])
-        second = executor.submit(run.request(attempt=2), run.publish)
-        assert second is not None
+        second = start(executor, run, attempt=2)
         finish(executor, [second])
         verbs = [call[:2] for call in calls(self.folder)]
         assert verbs == [["workspace", "upload"], ["batch", "run"], ["batch", "run"]]
@@ -174,17 +172,16 @@ class TestNgc(ExecutorContract):
         assert (self.folder / "mount" / run.name / "stop.1").exists()
         assert not (self.folder / "mount" / run.name / "code/ran").exists()
 
-    def test_a_workspace_that_is_not_mounted(self, runs: Runs, farm_folder: Path) -> None:
+    def test_a_workspace_that_is_not_mounted(self, runs: Runs, farm_folder: Path, opened: Opened) -> None:
         (farm_folder / "HOLD").touch()
         farm = Farm("ngc", "ngc", "ngc batch run", workspace="ws", remote_root=str(farm_folder / "unmounted"))
-        executor = SubmitExecutor(farm)
+        executor = opened(SubmitExecutor(farm))
         run = runs.make("true")
         handle = start(executor, run)
         until(lambda: load_submit_code(run.dir, 1) == 0, "it is in the queue")
         assert list(executor.wait(0.1)) == []
         assert executor.liveness(handle, run.dir) is Liveness.UNKNOWN
         (farm_folder / "HOLD").unlink()
-        executor.close()
 
 
 # ---------------------------------------------------------------- what is asked of the farm
@@ -192,21 +189,19 @@ class TestNgc(ExecutorContract):
 
 class TestCall:
     def test_a_program_is_found_from_where_the_user_stands(
-        self, runs: Runs, farm_folder: Path, monkeypatch: pytest.MonkeyPatch
+        self, runs: Runs, farm_folder: Path, monkeypatch: pytest.MonkeyPatch, opened: Opened
     ) -> None:
         monkeypatch.chdir(farm_folder)
-        executor = SubmitExecutor(Farm("near", "generic", "./bin/submit_job"))
+        executor = opened(SubmitExecutor(Farm("near", "generic", "./bin/submit_job")))
         run = runs.make("true")
         finish(executor, [start(executor, run)])
         assert run.markers() == {"train.exit.0"}
-        executor.close()
 
-    def test_the_farm_s_files_land_in_the_run_directory(self, runs: Runs) -> None:
-        executor = SubmitExecutor(Farm("odd", "template", "echo said > job.o1; bash -c {command}"))
+    def test_the_farm_s_files_land_in_the_run_directory(self, runs: Runs, opened: Opened) -> None:
+        executor = opened(SubmitExecutor(Farm("odd", "template", "echo said > job.o1; bash -c {command}")))
         run = runs.make("true")
         finish(executor, [start(executor, run)])
         assert run.text("job.o1") == "said\n"
-        executor.close()
 
     def test_a_shell_job_holds_its_slot_until_it_ends(self, shell: SubmitExecutor, runs: Runs, tmp_path: Path) -> None:
         run = runs.make("readlink /proc/self/fd/20")
@@ -217,16 +212,14 @@ class TestCall:
         finish(shell, [handle])
         assert run.text("train.log") == f"{tmp_path}/lock\n"
         usage = shell.usage(handle)
-        assert usage is not None
         assert usage.cpu_s > 0
 
-    def test_a_farm_that_lacks_something_is_refused_before_there_is_a_lease(self, runs: Runs) -> None:
-        executor = SubmitExecutor(Farm("ngc", "ngc", "ngc batch run", remote_root="/r"))
+    def test_a_farm_that_lacks_something_is_refused_before_there_is_a_lease(self, runs: Runs, opened: Opened) -> None:
+        executor = opened(SubmitExecutor(Farm("ngc", "ngc", "ngc batch run", remote_root="/r")))
         run = runs.make("true")
         with pytest.raises(UsageError, match="WORKSPACE"):
             executor.submit(run.request(), run.publish)
         assert not run.path("lease.1").exists()
-        executor.close()
 
 
 def count_pidfds() -> int:
@@ -235,12 +228,12 @@ def count_pidfds() -> int:
 
 
 class TestParallel:
-    def test_submit_commands_wait_for_their_turn(self, runs: Runs, farm_folder: Path) -> None:
+    def test_submit_commands_wait_for_their_turn(self, runs: Runs, farm_folder: Path, opened: Opened) -> None:
         text = (
             'echo x >> "$FARM_FOLDER/begun"; while [ -e "$FARM_FOLDER/SLOW" ]; do sleep 0.02; done; bash -c {command}'
         )
         (farm_folder / "SLOW").touch()
-        executor = SubmitExecutor(Farm("slow", "template", text), parallel=2)
+        executor = opened(SubmitExecutor(Farm("slow", "template", text), parallel=2))
         handles = [start(executor, runs.make("true")) for _ in range(5)]
         until(lambda: (farm_folder / "begun").exists() and (farm_folder / "begun").read_text() == "x\nx\n", "two begin")
         assert list(executor.wait(0.2)) == []
@@ -249,10 +242,9 @@ class TestParallel:
         (farm_folder / "SLOW").unlink()
         finish(executor, handles)
         assert len(executor._pending) == 0
-        executor.close()
 
-    def test_submit_commands_are_reaped_while_others_are_submitted(self, runs: Runs) -> None:
-        executor = SubmitExecutor(Farm("busy", "template", "true {script}"), parallel=1)
+    def test_submit_commands_are_reaped_while_others_are_submitted(self, runs: Runs, opened: Opened) -> None:
+        executor = opened(SubmitExecutor(Farm("busy", "template", "true {script}"), parallel=1))
         made = [runs.make("true") for _ in range(6)]
 
         def is_submitted(run: Run) -> bool:
@@ -265,15 +257,14 @@ class TestParallel:
             start(executor, run)
             if last is not None:  # its turn came when this one was submitted; `wait` was not called
                 until(partial(is_submitted, last), f"{last.name} is submitted")
-        executor.close()
 
     def test_commands_that_stay_use_up_no_descriptors(
-        self, runs: Runs, farm_folder: Path, monkeypatch: pytest.MonkeyPatch
+        self, runs: Runs, farm_folder: Path, monkeypatch: pytest.MonkeyPatch, opened: Opened
     ) -> None:
         monkeypatch.setattr(submit, "_MOST_PIDFDS", 3)
         (farm_folder / "HOLD").touch()
         text = 'bash -c {command}; while [ -e "$FARM_FOLDER/HOLD" ]; do sleep 0.05; done'
-        executor = SubmitExecutor(Farm("stays", "template", text), parallel=12)
+        executor = opened(SubmitExecutor(Farm("stays", "template", text), parallel=12))
         before = count_pidfds()  # workers that other tests share have some
         handles = [start(executor, runs.make("true")) for _ in range(12)]
         assert count_pidfds() - before == 3
@@ -286,10 +277,9 @@ class TestParallel:
             return not executor._clients
 
         until(reap, "all twelve are reaped")
-        executor.close()
 
-    def test_nothing_more_is_submitted_after_a_refusal(self, runs: Runs) -> None:
-        executor = SubmitExecutor(Farm("full", "template", "echo no partition; exit 7; : {script}"))
+    def test_nothing_more_is_submitted_after_a_refusal(self, runs: Runs, opened: Opened) -> None:
+        executor = opened(SubmitExecutor(Farm("full", "template", "echo no partition; exit 7; : {script}")))
         first, second = runs.make("true"), runs.make("true")
         start(executor, first)
         until(first.path("submit.exit.1.7").exists, "it is refused")
@@ -302,22 +292,20 @@ class TestParallel:
 
         until(submit_again, "the second one is not accepted")
         assert not second.path("lease.1").exists()
-        executor.close()
 
-    def test_a_queued_run_whose_directory_was_removed(self, runs: Runs) -> None:
-        executor = SubmitExecutor(Farm("busy", "template", "true {script}"))
+    def test_a_queued_run_whose_directory_was_removed(self, runs: Runs, opened: Opened) -> None:
+        executor = opened(SubmitExecutor(Farm("busy", "template", "true {script}")))
         run = runs.make("true")
         handle = start(executor, run)
         until(run.path("submit.exit.1.0").exists, "it is submitted")
         shutil.rmtree(run.dir)
         finish(executor, [handle])
         assert executor.refusal(handle, run.dir) is None
-        executor.close()
 
-    def test_what_waits_for_its_turn_can_be_cancelled(self, runs: Runs, farm_folder: Path) -> None:
+    def test_what_waits_for_its_turn_can_be_cancelled(self, runs: Runs, farm_folder: Path, opened: Opened) -> None:
         (farm_folder / "HOLD").touch()
         text = 'while [ -e "$FARM_FOLDER/HOLD" ]; do sleep 0.02; done; bash -c {command}'
-        executor = SubmitExecutor(Farm("slow", "template", text), parallel=1)
+        executor = opened(SubmitExecutor(Farm("slow", "template", text), parallel=1))
         first, second = runs.make("true"), runs.make("touch ran")
         handles = [start(executor, first), start(executor, second)]
         assert executor.liveness(handles[1], second.dir) is Liveness.ALIVE
@@ -327,17 +315,15 @@ class TestParallel:
         assert first.markers() == {"train.exit.0"}
         assert second.markers() == set()
         assert not second.path("submit.log.1").exists()
-        executor.close()
 
-    def test_a_shell_is_the_job_and_never_waits(self, runs: Runs) -> None:
-        executor = SubmitExecutor(SHELL, parallel=1)
+    def test_a_shell_is_the_job_and_never_waits(self, runs: Runs, opened: Opened) -> None:
+        executor = opened(SubmitExecutor(SHELL, parallel=1))
         made = [runs.make("touch up; until [ -e go ]; do sleep 0.02; done") for _ in range(3)]
         handles = [start(executor, run) for run in made]
         until(lambda: all(run.path("code/up").exists() for run in made), "all three run at once")
         for run in made:
             run.path("code/go").touch()
         finish(executor, handles)
-        executor.close()
 
 
 # ---------------------------------------------------------------- submissions that fail
@@ -352,19 +338,17 @@ class TestFailure:
             ("false", 1, "printed nothing"),
         ],
     )
-    def test_commands_that_cannot_work(self, runs: Runs, submit: str, code: int, said: str) -> None:
-        executor = SubmitExecutor(Farm("broken", "generic", submit))
+    def test_commands_that_cannot_work(self, runs: Runs, submit: str, code: int, said: str, opened: Opened) -> None:
+        executor = opened(SubmitExecutor(Farm("broken", "generic", submit)))
         run = runs.make("true")
-        handle = start(executor, run)
-        finish(executor, [handle])
+        complete(executor, run)
         reason = load_submit_failure(run.dir, 1)
         assert reason is not None
         assert said in reason
         assert load_submit_code(run.dir, 1) in (code, 2)
-        executor.close()
 
-    def test_a_killed_submit_command(self, runs: Runs, farm_folder: Path) -> None:
-        executor = SubmitExecutor(Farm("slow", "template", "sleep 1000; bash -c {command}"))
+    def test_a_killed_submit_command(self, runs: Runs, farm_folder: Path, opened: Opened) -> None:
+        executor = opened(SubmitExecutor(Farm("slow", "template", "sleep 1000; bash -c {command}")))
         run = runs.make("true")
         handle = start(executor, run)
         until(lambda: members(run), "the submit command runs")
@@ -373,7 +357,6 @@ class TestFailure:
         )  # all at once: else its shell goes on after the `sleep`
         finish(executor, [handle])
         assert "killed" in str(load_submit_failure(run.dir, 1))
-        executor.close()
 
     def test_a_job_that_fails_is_not_a_failed_submission(self, shell: SubmitExecutor, runs: Runs) -> None:
         run = runs.make("exit 4")
@@ -396,8 +379,7 @@ class TestFailure:
         run = runs.make("true")
         finish(big, [start(big, run)])
         (farm_folder / "REFUSE").unlink()
-        second = big.submit(run.request(attempt=2), run.publish)
-        assert second is not None
+        second = start(big, run, attempt=2)
         finish(big, [second])
         assert load_submit_failure(run.dir, 2) is None
         assert run.markers() == {"train.2.exit.0"}
@@ -427,11 +409,7 @@ def lease(runs: Runs) -> tuple[Run, JobHandle]:
     return run, handle
 
 
-@pytest.fixture
-def queueing() -> Iterator[SubmitExecutor]:
-    executor = SubmitExecutor(BIG)
-    yield executor
-    executor.close()
+OURS = {"supervisor_pid": os.getpid(), "supervisor_start": processes.own_start()}
 
 
 class TestLiveness:
@@ -440,13 +418,14 @@ class TestLiveness:
         [
             pytest.param((), {}, Liveness.GONE, id="its supervisor died before it submitted"),
             pytest.param((), {"host": "elsewhere"}, Liveness.UNKNOWN, id="another host is about to submit"),
+            pytest.param((), OURS, Liveness.ALIVE, id="this process is about to submit"),
             pytest.param(("submit.log.1",), {}, Liveness.UNKNOWN, id="it may be in the queue"),
             pytest.param(("submit.log.1", "submit.exit.1.0"), {}, Liveness.UNKNOWN, id="it is in the queue"),
         ],
     )
     def test_before_there_is_a_token(
         self,
-        queueing: SubmitExecutor,
+        big: SubmitExecutor,
         lease: tuple[Run, JobHandle],
         files: tuple[str, ...],
         changes: dict[str, str],
@@ -455,27 +434,22 @@ class TestLiveness:
         run, handle = lease
         for name in files:
             run.path(name).touch()
-        assert queueing.liveness(replace(handle, **changes), run.dir) is expected  # type: ignore[arg-type]
+        assert big.liveness(replace(handle, **changes), run.dir) is expected  # type: ignore[arg-type]
         assert changes or SubmitExecutor(SHELL).liveness(handle, run.dir) is Liveness.GONE  # a shell has no queue
 
-    def test_a_supervisor_that_is_about_to_submit(self, queueing: SubmitExecutor, lease: tuple[Run, JobHandle]) -> None:
-        run, handle = lease
-        ours = replace(handle, supervisor_pid=os.getpid(), supervisor_start=processes.own_start())
-        assert queueing.liveness(ours, run.dir) is Liveness.ALIVE
-
-    def test_running_on_another_host(self, queueing: SubmitExecutor, lease: tuple[Run, JobHandle]) -> None:
+    def test_running_on_another_host(self, big: SubmitExecutor, lease: tuple[Run, JobHandle]) -> None:
         run, handle = lease
         run.path("token.1").write_text("node17 1 1 other-boot 1700000000\n")
-        queueing.watch(handle, run.dir)
+        big.watch(handle, run.dir)
         for name in ("", "train.exit.0"):  # there may be more commands
             run.path(name).touch()
-            assert queueing.liveness(handle, run.dir) is Liveness.UNKNOWN
-        assert list(queueing.wait(0.1)) == []
+            assert big.liveness(handle, run.dir) is Liveness.UNKNOWN
+        assert list(big.wait(0.1)) == []
         run.path("end.1").touch()
-        assert queueing.liveness(handle, run.dir) is Liveness.GONE
-        assert list(queueing.wait(10.0)) == [handle]
+        assert big.liveness(handle, run.dir) is Liveness.GONE
+        assert list(big.wait(10.0)) == [handle]
 
-    def test_running_on_this_host(self, queueing: SubmitExecutor, lease: tuple[Run, JobHandle]) -> None:
+    def test_running_on_this_host(self, big: SubmitExecutor, lease: tuple[Run, JobHandle]) -> None:
         run, handle = lease
         here, boot, start_ = processes.host_name(), processes.boot_id(), processes.own_start()
         for pid, began, booted, expected in [
@@ -484,12 +458,12 @@ class TestLiveness:
             (os.getpid(), start_, "earlier", Liveness.GONE),
         ]:
             run.path("token.1").write_text(f"{here} {pid} {began} {booted} 1700000000\n")
-            assert queueing.liveness(handle, run.dir) is expected
+            assert big.liveness(handle, run.dir) is expected
 
     @pytest.mark.parametrize("ahead_s", [-3600, 0, 3600])
     def test_an_empty_token(
         self,
-        queueing: SubmitExecutor,
+        big: SubmitExecutor,
         lease: tuple[Run, JobHandle],
         monkeypatch: pytest.MonkeyPatch,
         ahead_s: int,
@@ -498,21 +472,21 @@ class TestLiveness:
         run, handle = lease
         run.path("token.1").touch()
         os.utime(run.path("token.1"), (time.time() + ahead_s, time.time() + ahead_s))
-        assert queueing.liveness(handle, run.dir) is Liveness.UNKNOWN
+        assert big.liveness(handle, run.dir) is Liveness.UNKNOWN
         monkeypatch.setattr(submit, "_EMPTY_TOKEN_S", 0.01)
         time.sleep(0.02)
-        assert queueing.liveness(handle, run.dir) is Liveness.GONE
+        assert big.liveness(handle, run.dir) is Liveness.GONE
 
     def test_what_was_reported_as_ended_stays_so(
-        self, queueing: SubmitExecutor, lease: tuple[Run, JobHandle], monkeypatch: pytest.MonkeyPatch
+        self, big: SubmitExecutor, lease: tuple[Run, JobHandle], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """The supervisor asks again when it concludes the attempt."""
         monkeypatch.setattr(submit, "_EMPTY_TOKEN_S", 0.3)
         run, handle = lease
         run.path("token.1").touch()
-        queueing.watch(handle, run.dir)
-        until(lambda: list(queueing.wait(0.1)) == [handle], "it has ended")
-        assert queueing.liveness(handle, run.dir) is Liveness.GONE
+        big.watch(handle, run.dir)
+        until(lambda: list(big.wait(0.1)) == [handle], "it has ended")
+        assert big.liveness(handle, run.dir) is Liveness.GONE
 
     def test_a_damaged_token_is_an_empty_one(self) -> None:
         assert {parse_token(text).host for text in ("", "host", "host x y z", "\n")} == {""}
@@ -535,27 +509,19 @@ from assay.record import run_directory
 from assay.values.run import JobRequest
 from assay.values.study import Farm
 
-run_dir, uid, stage, farm = sys.argv[1:]
-
-def publish(handle):
-    won = run_directory.publish_lease(run_dir, handle)
-    if stage == "after publish":
-        hang()
-    return won
-
-def hang():
-    open(os.path.join(run_dir, "reached"), "w").close()
-    time.sleep(1000)
-
+run_dir, uid, farm = sys.argv[1:]
 executor = SubmitExecutor(Farm(**json.loads(farm)))
-executor.submit(JobRequest(run_dir, "study/run", 1, {}, tag=uid + ".1"), publish)
-hang()
+request = JobRequest(run_dir, "study/run", 1, {}, tag=uid + ".1")
+executor.submit(request, lambda handle: run_directory.publish_lease(run_dir, handle))
+open(os.path.join(run_dir, "reached"), "w").close()
+time.sleep(1000)
 """
 
 
-def kill_supervisor(run: Run, stage: str, farm: Farm) -> JobHandle:
+def kill_supervisor(run: Run, farm: Farm) -> JobHandle:
+    """Let a supervisor submit a run, and die."""
     fields = json.dumps({"name": farm.name, "kind": farm.kind, "submit": farm.submit})
-    child = subprocess.Popen([sys.executable, "-c", SUPERVISOR, run.dir, run.uid, stage, fields])
+    child = subprocess.Popen([sys.executable, "-c", SUPERVISOR, run.dir, run.uid, fields])
     until(run.path("reached").exists, "the supervisor is where it should die")
     child.kill()
     child.wait()
@@ -565,15 +531,9 @@ def kill_supervisor(run: Run, stage: str, farm: Farm) -> JobHandle:
 
 
 class TestCrash:
-    def test_killed_between_publish_and_the_submit_command(self, shell: SubmitExecutor, runs: Runs) -> None:
-        run = runs.make("touch ran")
-        handle = kill_supervisor(run, "after publish", SHELL)
-        assert shell.liveness(handle, run.dir) is Liveness.GONE
-        assert not run.path("code/ran").exists()
-
     def test_killed_while_the_job_runs(self, shell: SubmitExecutor, runs: Runs) -> None:
         run = runs.make("touch up; until [ -e go ]; do sleep 0.02; done; exit 3")
-        handle = kill_supervisor(run, "after submit", SHELL)
+        handle = kill_supervisor(run, SHELL)
         until(run.path("code/up").exists, "the command runs")
         assert shell.liveness(handle, run.dir) is Liveness.ALIVE
         shell.watch(handle, run.dir)
@@ -581,20 +541,19 @@ class TestCrash:
         finish(shell, [handle])
         assert run.markers() == {"train.exit.3"}
 
-    def test_killed_while_the_submit_command_runs(self, runs: Runs, farm_folder: Path) -> None:
+    def test_killed_while_the_submit_command_runs(self, runs: Runs, farm_folder: Path, opened: Opened) -> None:
         """The submit command goes on by itself, and says how it ended."""
         (farm_folder / "HOLD").touch()
         text = 'while [ -e "$FARM_FOLDER/HOLD" ]; do sleep 0.02; done; echo full >&2; exit 9; : {command}'
         farm = Farm("slow", "template", f"( {text} )")
         run = runs.make("touch ran")
-        handle = kill_supervisor(run, "after submit", farm)
-        executor = SubmitExecutor(farm)
+        handle = kill_supervisor(run, farm)
+        executor = opened(SubmitExecutor(farm))
         assert executor.liveness(handle, run.dir) is Liveness.ALIVE
         executor.watch(handle, run.dir)
         (farm_folder / "HOLD").unlink()
         finish(executor, [handle])
         assert "code 9: full" in str(load_submit_failure(run.dir, 1))
-        executor.close()
 
     def test_the_farm_starts_a_job_twice(self, big: SubmitExecutor, runs: Runs, farm_folder: Path) -> None:
         run = runs.make("echo x >> ran")
@@ -606,8 +565,7 @@ class TestCrash:
     def test_job_sh_killed(self, shell: SubmitExecutor, runs: Runs) -> None:
         """Only the watcher can see it from another host: end.N must come all the same."""
         run = runs.make("touch up; until [ -e go ]; do sleep 0.02; done")
-        handle = start(shell, run)
-        until(run.path("code/up").exists, "the command runs")
+        handle = begin(shell, run)
         os.kill(parse_token(run.text("token.1")).pid, signal.SIGKILL)
         finish(shell, [handle])
         assert run.markers() == set()
@@ -641,8 +599,7 @@ class TestStop:
         self, shell: SubmitExecutor, runs: Runs, monkeypatch: pytest.MonkeyPatch, kind: str
     ) -> None:
         run = runs.make(STUBBORN[kind])
-        handle = start(shell, run)
-        until(run.path("code/up").exists, "the command runs")
+        handle = begin(shell, run)
         monkeypatch.setattr(processes, "host_name", lambda: "the supervisor's host")
         run_directory.write_stop(run.dir, 1, STOP)
         until(run.path("end.1").exists, "the watcher ends it")
@@ -651,19 +608,19 @@ class TestStop:
         assert "train.exit.0" not in run.markers()
 
     def test_a_job_elsewhere_that_does_not_answer(
-        self, queueing: SubmitExecutor, lease: tuple[Run, JobHandle], monkeypatch: pytest.MonkeyPatch
+        self, big: SubmitExecutor, lease: tuple[Run, JobHandle], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         run, handle = lease
         run.path("token.1").write_text("node17 1 1 other-boot 1700000000\n")
         monkeypatch.setattr("assay.farms.submit._ELSEWHERE_S", 0.1)
         with pytest.raises(InfrastructureError, match="have not confirmed") as caught:
-            queueing.cancel([(handle, run.dir)], 0.1)
+            big.cancel([(handle, run.dir)], 0.1)
         assert run.dir in str(caught.value)
 
-    def test_the_farm_s_own_cancel_command(self, runs: Runs, farm_folder: Path) -> None:
+    def test_the_farm_s_own_cancel_command(self, runs: Runs, farm_folder: Path, opened: Opened) -> None:
         (farm_folder / "HOLD").touch()
         farm = replace(BIG, cancel='echo "cancel {native_id} {job}" >> "$FARM_FOLDER/cancelled"')
-        executor = SubmitExecutor(farm)
+        executor = opened(SubmitExecutor(farm))
         run = runs.make("true")
         handle = start(executor, run)
         until(lambda: load_submit_code(run.dir, 1) == 0, "it is in the queue")
@@ -671,12 +628,12 @@ class TestStop:
         finish(executor, [handle])
         assert (farm_folder / "cancelled").read_text() == "cancel 4711 study_run1\n"
         (farm_folder / "HOLD").unlink()
-        executor.close()
 
-    def test_no_cancel_command_for_what_was_never_submitted(self, lease: tuple[Run, JobHandle], tmp_path: Path) -> None:
+    def test_no_cancel_command_for_what_was_never_submitted(
+        self, lease: tuple[Run, JobHandle], tmp_path: Path, opened: Opened
+    ) -> None:
         run, handle = lease
-        executor = SubmitExecutor(replace(BIG, cancel=f"touch {tmp_path}/called"))
+        executor = opened(SubmitExecutor(replace(BIG, cancel=f"touch {tmp_path}/called")))
         executor.cancel([(handle, run.dir)], 0.1)
         assert not (tmp_path / "called").exists()
         assert run.path(layout.numbered_name("token", 1)).read_text().startswith("- ")
-        executor.close()

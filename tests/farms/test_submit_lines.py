@@ -49,19 +49,6 @@ def shell_words(text: str) -> list[str]:
 
 
 class TestShownLine:
-    def test_as_the_runx_document_shows_it(self) -> None:
-        expected = 'submit_job --gpu 2 --cpu 16 --mem 128 -c "python train.py --lr 0.01 --solver sgd"'
-        assert render_submit_line(BIG, REQUEST, TRAIN) == expected
-
-    def test_a_tagged_run_shows_its_name(self) -> None:
-        tagged = replace(REQUEST, label="alexnet_2020.02.06_6.32")
-        line = render_submit_line(BIG, tagged, TRAIN)
-        assert line == (
-            "submit_job --gpu 2 --cpu 16 --mem 128 --name alexnet_2020.02.06_6.32"
-            ' -c "python train.py --lr 0.01 --solver sgd"'
-        )
-        assert "--name alexnet_2020.02.06_6.32 " in build_submit_command(BIG, tagged), "and is submitted under it"
-
     def test_each_kind_of_farm(self) -> None:
         shell = Farm("x", "generic", "bash")
         assert render_submit_line(shell, replace(REQUEST, label="j"), "true") == 'bash -c "true"'

@@ -46,7 +46,6 @@ def test_the_queue_is_not_part_of_a_run(tmp_path: Path) -> None:
     (tmp_path / "begin").touch()
     until((tmp_path / "up").exists, "it runs")
     assert "waited" in bench.assay("show", "far/x=1").stdout
-    assert program.stderr is not None
     words = [line.split()[:2] for line in iter(program.stderr.readline, "started  x=1\n")]
     assert ["submitted", "x=1"] in words
     (tmp_path / "end").touch()
@@ -54,7 +53,6 @@ def test_the_queue_is_not_part_of_a_run(tmp_path: Path) -> None:
     assert program.returncode == 0, err
     assert "finished x=1" in err
     outcome = run_directory.load_outcome(str(run), 1)
-    assert outcome is not None
     assert outcome.started_at is not None
     assert outcome.ended_at is not None
     began, ended = run_directory.load_times(str(run))["run"]
@@ -91,7 +89,6 @@ def test_a_job_of_a_farm_is_not_started_again_by_a_call_for_this_machine(tmp_pat
         _, err = second[is_supervised].communicate(timeout=60)
         assert second[is_supervised].returncode == 0, heads[is_supervised] + err
         outcome = run_directory.load_outcome(str(run), 1)
-        assert outcome is not None
         assert outcome.state.value == "done"
         assert not (run / "lease.2").exists()
     first[True].communicate(timeout=60)

@@ -104,9 +104,8 @@ def _prepare(location: StudyLocation, run: str, file: str | None, overrides: tup
         raise UsageError(f"{location.name} has no run that was made here, so your study file is not known", hint)
     prepared = prepare(RunOptions(file, location.root, location.name, overrides=overrides))
     if prepared.search is not None:
-        raise UsageError(
-            f"{file} is a search, whose trials its sampler proposes", "a run that was received cannot be one"
-        )
+        hint = "a run that was received cannot be one"
+        raise UsageError(f"{file} is a search, whose trials its sampler proposes", hint)
     return prepared
 
 
@@ -117,9 +116,8 @@ def _find_spec(run: FoundRun, record: run_directory.RunRecord, prepared: Prepare
     if spec is None or dict(spec.params) != dict(wanted.params):
         given = " ".join(record.overrides)
         hint = f"it says that it was started with {given}: give them as well" if given else "name its file with --file"
-        raise UsageError(
-            f"{run.key} is not one of the {len(prepared.plan.runs)} runs of {source}: their ids differ", hint
-        )
+        problem = f"{run.key} is not one of the {len(prepared.plan.runs)} runs of {source}: their ids differ"
+        raise UsageError(problem, hint)
     return spec
 
 

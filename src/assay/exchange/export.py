@@ -1,4 +1,4 @@
-"""`assay export`: runs and series as CSV, JSON and Parquet, for tools that cannot read run directories.
+"""Runs and series for tools that cannot read run directories: CSV, JSON, Parquet (`assay export`), and TensorBoard.
 
 Runs are one table of the index. Series are read and written one after another, so that the longest series limits the
 memory, not the number of points.
@@ -10,25 +10,29 @@ import csv
 import io
 import itertools
 import json
+import math
+import os
+import shutil
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from assay.errors import InfrastructureError, MissingExtraError, UsageError
-from assay.follow.locations import HOW_TO_START, find_patterns
+from assay.follow.locations import HOW_TO_START, StudyLocation, find_patterns
 from assay.follow.opening import open_index_of
 from assay.reading.ranking import best_values
 from assay.reading.run_reader import load_fresh_table
-from assay.reading.summary import select_rows
-from assay.record.index.base import IndexTable, RunRow
+from assay.reading.summary import SummaryOptions, select_rows
+from assay.record.index.base import IndexTable, RunRow, Series
 from assay.record.index.stored import Index
 from assay.record.received import describe_facts
 from assay.show import formatting
 from assay.show.console import Console
 from assay.show.table import build_csv_row, render_nested
 from assay.system.fast_dataclasses import dataclass
-from assay.system.files import replacing
+from assay.system.files import rename, replacing
 from assay.values.series import direction_of, whole_step
 from assay.values.where import WhereError
 
@@ -40,6 +44,7 @@ if TYPE_CHECKING:
 Write = Callable[[str], object]
 _BATCH = 5_000  # rows rendered at once
 _GROUP_ROWS = 100_000  # small row groups make a large Parquet file that is slow to read
+_EVENTS = "events.out.tfevents"  # in the names of TensorBoard's files
 _LARGEST = 2**63
 _LARGEST_EXACT = 2**53  # the largest integer up to which floats are exact
 
@@ -209,10 +214,8 @@ def _drop_nan(values: Iterable[float]) -> list[float | None]:
 def check_points(selection: ExportedRuns) -> None:
     if selection.chosen and not any(map(selection.find_metrics, selection.chosen)):
         runs = len(selection.chosen)
-        raise UsageError(
-            "the only run has no metric" if runs == 1 else f"none of {runs} runs has a metric",
-            "leave out --series to export the runs themselves",
-        )
+        hint = "leave out --series to export the runs themselves"
+        raise UsageError("the only run has no metric" if runs == 1 else f"none of {runs} runs has a metric", hint)
 
 
 # ---------------------------------------------------------------- formats
@@ -304,3 +307,61 @@ def write_parquet(columns: ExportedColumns, path: str) -> None:
             writer.write_table(pa.Table.from_batches(waiting, schema))
     except OSError as error:
         raise InfrastructureError(f"{path} cannot be written: {error.strerror or error}") from error
+
+
+# ---------------------------------------------------------------- TensorBoard's HParams tab and scalars
+
+
+def write_hparams_events(index: Index, locations: Sequence[StudyLocation], folder: str, options: SummaryOptions) -> int:
+    """Write a folder for each run, with its parameters, last values and series; return the number of runs."""
+    table = load_fresh_table(index, locations)
+    chosen = select_rows(table, options.where, options.patterns, options.states)
+    for i in chosen:
+        row = table.rows[i]
+        last = {name: column.last[i] for name, column in table.metrics.items() if column.count[i]}
+        name = row.key if len(locations) > 1 else row.key.partition("/")[2]
+        series = ((metric, index.load_series(row.key, metric)) for metric in last)
+        write_board_run(os.path.join(folder, name), row.params, last, series)
+    return len(chosen)
+
+
+def write_board_run(
+    target: str, params: Mapping[str, Any], last: Mapping[str, float], series: Iterable[tuple[str, Series]]
+) -> None:
+    """Write a run, with `last` in the HParams tab. It replaces earlier files, so that no point appears twice."""
+    try:
+        from tensorboardX import SummaryWriter
+        from tensorboardX.summary import hparams
+    except ImportError as error:
+        raise MissingExtraError("TensorBoard output", "tensorboard") from error
+    try:
+        os.makedirs(target, exist_ok=True)
+        aside = tempfile.mkdtemp(prefix=".tmp-", dir=target)
+        try:
+            writer = SummaryWriter(aside)
+            for summary in hparams(build_hparams(params), dict(last)):
+                writer.file_writer.add_summary(summary)
+            for metric, points in series:
+                for index, (step, value, time) in enumerate(
+                    zip(points.steps, points.values, points.times, strict=True)
+                ):
+                    position = index + 1 if math.isnan(step) else round(step)
+                    writer.add_scalar(metric, value, position, walltime=None if math.isnan(time) else time)
+            writer.close()
+            for name in os.listdir(target):
+                if name.startswith(_EVENTS):
+                    os.unlink(os.path.join(target, name))
+            for name in os.listdir(aside):
+                rename(os.path.join(aside, name), os.path.join(target, name))
+        finally:
+            shutil.rmtree(aside, ignore_errors=True)
+    except OSError as error:
+        raise InfrastructureError(f"cannot write into {target!r}: {error.strerror}") from error
+
+
+def build_hparams(params: Mapping[str, Any]) -> dict[str, bool | int | float | str]:
+    """Convert parameters for the HParams tab, which has numbers, texts and booleans: others to text, None to `none`."""
+    return {
+        name: value if isinstance(value, bool | int | float | str) else "none" if value is None else str(value)
+        for name, value in params.items()
+    }

@@ -14,6 +14,7 @@ import os
 import posixpath
 import re
 import shlex
+import traceback
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -140,9 +141,8 @@ def check_request(request: MlflowRequest) -> None:
         raise UsageError("--artifacts and --no-artifacts contradict each other")
     for pattern in request.artifacts:
         if os.path.isabs(pattern) or ".." in pattern.split("/"):
-            raise UsageError(
-                f"--artifacts {pattern} leaves the run directory", "give a pattern inside it: --artifacts 'out/*.pt'"
-            )
+            hint = "give a pattern inside it: --artifacts 'out/*.pt'"
+            raise UsageError(f"--artifacts {pattern} leaves the run directory", hint)
     try:
         parts = urlsplit(request.to)
         is_good = bool(request.to.strip()) and (parts.scheme not in ("http", "https") or bool(parts.hostname))
@@ -159,10 +159,8 @@ def build_tracking_uri(to: str) -> str:
     path = os.path.abspath(to)
     if is_store(Sample(path)):
         target = shlex.join(["mlflow", "migrate-filestore", "--source", to, "--target", _SQLITE + "mlflow.db"])
-        raise UsageError(
-            f"{to} is a store of files, which MLflow does not open since its version 3.13",
-            f"--to mlflow.db writes a database; `{target}` takes along what is there",
-        )
+        hint = f"--to mlflow.db writes a database; `{target}` takes along what is there"
+        raise UsageError(f"{to} is a store of files, which MLflow does not open since its version 3.13", hint)
     if set("%?") & set(path):  # their meaning in a URI depends on the version
         raise UsageError(f"{path}: MLflow cannot open a database with % or ? in its path", EXAMPLE)
     is_folder = os.path.isdir(path) or not (os.path.isfile(path) or os.path.splitext(path)[1] in _DATABASE_ENDS)
@@ -202,41 +200,30 @@ def _explained(uri: str, *, is_opening: bool = False) -> Iterator[None]:
     except AssayError:
         raise
     except ImportError as error:  # MLflow imports the parts of a store on first use
-        raise UsageError(
-            f"{uri}: MLflow cannot use this store: {error}", "install what it needs: pip install 'assay[mlflow]' mlflow"
-        ) from error
+        hint = "install what it needs: pip install 'assay[mlflow]' mlflow"
+        raise UsageError(f"{uri}: MLflow cannot use this store: {error}", hint) from error
     except OSError as error:
         raise InfrastructureError(f"{uri}: {error.strerror or error}") from error
-    except Exception as error:
-        if not _is_of_mlflow(error):
+    except Exception as error:  # of MLflow or its database libraries, by its type or by where it was raised
+        *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+        origins = (type(error).__module__, str(frame.f_globals.get("__name__", "")))
+        if not {"mlflow", "sqlalchemy", "alembic", "sqlite3"} & {origin.split(".")[0] for origin in origins}:
             raise
         raise _explain(uri, error, is_opening) from error
-
-
-def _is_of_mlflow(error: Exception) -> bool:
-    """Return whether the error comes from MLflow or its database libraries, by its type or by where it was raised."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    origins = (type(error).__module__, trace.tb_frame.f_globals.get("__name__", "") if trace is not None else "")
-    return any(str(origin).split(".")[0] in ("mlflow", "sqlalchemy", "alembic", "sqlite3") for origin in origins)
 
 
 def _explain(uri: str, error: Exception, is_opening: bool) -> AssayError:
     message = hide_text(" ".join(str(error).partition("[SQL:")[0].split())[:400])
     if "failed with exception" in message or "timed out" in message.lower():
-        return InfrastructureError(
-            f"the MLflow server {uri} does not answer", f"check that it runs and can be reached ({message})"
-        )
+        hint = f"check that it runs and can be reached ({message})"
+        return InfrastructureError(f"the MLflow server {uri} does not answer", hint)
     if is_opening and ("404" in message or "unsupported URI" in message):
         return UsageError(f"{uri}: {message}", EXAMPLE)
     if "database schema" in message or "Can't locate revision" in message:
         from mlflow.version import VERSION
 
-        return UsageError(
-            f"{uri} was made by another version of MLflow than {VERSION}, the one installed here",
-            f"install its version here, or adapt a copy: mlflow db upgrade {shlex.quote(build_tracking_uri(uri))}",
-        )
+        hint = f"install its version here, or adapt a copy: mlflow db upgrade {shlex.quote(build_tracking_uri(uri))}"
+        return UsageError(f"{uri} was made by another version of MLflow than {VERSION}, the one installed here", hint)
     if "maintenance mode" in message:
         return UsageError(f"{uri} is a store of files, which MLflow does not open since its version 3.13", EXAMPLE)
     return InfrastructureError(f"MLflow at {uri} refused: {message}")
@@ -263,10 +250,8 @@ def _find_experiment(client: MlflowClient, study: str, folder: str | None) -> st
     if found is None:
         return str(client.create_experiment(study, Path(folder, study).as_uri() if folder else None))
     if found.lifecycle_stage != "active":
-        raise UsageError(
-            f"the MLflow experiment {study!r} has been deleted",
-            f"restore it: mlflow experiments restore --experiment-id {found.experiment_id}",
-        )
+        hint = f"restore it: mlflow experiments restore --experiment-id {found.experiment_id}"
+        raise UsageError(f"the MLflow experiment {study!r} has been deleted", hint)
     return str(found.experiment_id)
 
 
@@ -447,8 +432,9 @@ class _RunSender:
             for command in spec.commands:
                 for template in (spec.log_name, spec.other_log_name):
                     found |= set(layout.find_logs(present, template, command.name))
-        for pattern in self.request.artifacts:
-            found |= set(_expand(self.dir, pattern))
+        for pattern in self.request.artifacts:  # a folder stands for everything in it
+            for each in (pattern, os.path.join(pattern, "**")):
+                found |= set(glob.iglob(each, root_dir=self.dir, recursive=True))
         inside = os.path.realpath(self.dir) + os.sep
         paths = {name: os.path.join(self.dir, name) for name in found if os.path.basename(name) != layout.SECRETS_FILE}
         return sorted(
@@ -469,14 +455,6 @@ class _RunSender:
                 self.client.log_artifact(run.info.run_id, path, folder or None)
                 count += 1
         return count
-
-
-def _expand(run_dir: str, pattern: str) -> Iterator[str]:
-    for name in glob.iglob(pattern, root_dir=run_dir, recursive=True):
-        if os.path.isdir(os.path.join(run_dir, name)):
-            yield from glob.iglob(os.path.join(glob.escape(name), "**"), root_dir=run_dir, recursive=True)
-        else:
-            yield name
 
 
 def _clean_name(name: str, every: set[str]) -> str:

@@ -22,13 +22,13 @@ PLUGIN = Plugin(
         "adopt": ("assay.exchange.adopt:adopt", "Take runs that were uploaded as runs of your study.", "Share"),
     },
     options={"run": "assay.exchange.options:NotifyOptions"},
-    run_steps={"notify": "assay.exchange.notify_step:NotifyStep"},
-    importers=("assay.exchange.importers.registry:IMPORTERS",),
+    run_steps={"notify": "assay.exchange.notify:NotifyStep"},
+    importers=("assay.exchange.importers.imported_run:IMPORTERS",),
     functions={
         "index.open_shared": "assay.exchange.postgres_index:PostgresIndex",
         "runs.import": "assay.exchange.importing:import_runs",
         "store.shared_folder": "assay.exchange.shared_folder:shared_folder",
-        "tensorboard.write": "assay.exchange.tensorboard:write_hparams_events",
+        "tensorboard.write": "assay.exchange.export:write_hparams_events",
     },
     pages=("assay.exchange.web_pages:PAGES",),
     doctor=(

@@ -43,9 +43,8 @@ def shared_folder(address: str, *, writes: bool, notify: Notify = ignore) -> Ite
     try:
         os.makedirs(os.path.join(parent, name), exist_ok=True)
     except OSError as error:
-        raise InfrastructureError(
-            f"{parent} cannot be made: {error.strerror}", "set ASSAY_CACHE_DIR to a folder that can be written"
-        ) from error
+        hint = "set ASSAY_CACHE_DIR to a folder that can be written"
+        raise InfrastructureError(f"{parent} cannot be made: {error.strerror}", hint) from error
     opened = _open_to_write if writes else _open_to_read
     with opened(address, remote, os.path.join(parent, name), notify) as copy:
         yield copy
@@ -122,9 +121,8 @@ def _open_to_write(address: str, remote: Remote, copy: str, notify: Notify) -> I
             (sent,) = mirror.push([folder], remote)
         except InfrastructureError as error:
             again = f"assay push {shlex.quote(copy)} --to {shlex.quote(remote.address)}"
-            raise InfrastructureError(
-                f"{error.message}; what was written is kept in {copy}", f"when the store answers again: {again}"
-            ) from error
+            hint = f"when the store answers again: {again}"
+            raise InfrastructureError(f"{error.message}; what was written is kept in {copy}", hint) from error
         notify(f"sent {sent.sent} of {len(sent.manifest.files)} files to {address}")
 
 

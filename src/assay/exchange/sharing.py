@@ -16,21 +16,8 @@ from typing import TYPE_CHECKING
 
 from assay.code.snapshot import PULLED
 from assay.errors import FormatError, InfrastructureError, NotFoundError, UsageError
-from assay.exchange.store import mirror
-from assay.exchange.store.manifests import (
-    CODE_TREE,
-    FOLDERS,
-    OF_ARRIVAL,
-    STUDIES,
-    FolderManifest,
-    build_key,
-    find_folders,
-    is_shared_of_study,
-    is_upload,
-    leads_outside,
-    read_part,
-    rename_files,
-)
+from assay.exchange.store import manifests, mirror
+from assay.exchange.store.manifests import FOLDERS, STUDIES, FolderManifest, build_key
 from assay.exchange.store.mirror import OutgoingFolder
 from assay.exchange.store.remote import Remote
 from assay.follow.locations import FoundRun, StudyLocation, find_locations, find_runs, show_path
@@ -114,14 +101,14 @@ def _build_run(run: FoundRun, table: IndexTable, i: int) -> OutgoingFolder:
         "stamp": row.stamp,
         "metrics": metrics,
     }
-    trees = tuple(sorted(name for name in os.listdir(run.dir) if CODE_TREE.fullmatch(name)))
+    trees = tuple(sorted(name for name in os.listdir(run.dir) if manifests.CODE_TREE.fullmatch(name)))
     key = build_key(STUDIES, run.location.name, "runs", os.path.basename(run.dir))
     return OutgoingFolder(key, "run", run.key, run.dir, facts, trees, _is_private_to_run, keeps=True)
 
 
 def _is_private_to_run(name: str) -> bool:
     """Return whether a file is never sent or fetched: code for the next attempt, or how the run came here."""
-    return name.startswith(layout.NEXT_CODE_PREFIX) or name.partition("/")[0] in OF_ARRIVAL
+    return name.startswith(layout.NEXT_CODE_PREFIX) or name.partition("/")[0] in manifests.OF_ARRIVAL
 
 
 def _build_codes(location: StudyLocation, runs: Sequence[OutgoingFolder]) -> Iterator[OutgoingFolder]:
@@ -137,7 +124,7 @@ def _build_study(location: StudyLocation, private: list[str]) -> OutgoingFolder:
     meta = os.path.join(location.dir, layout.STUDY_META_DIR)
 
     def leaves_out(name: str) -> bool:
-        if not is_shared_of_study(name):
+        if not manifests.is_shared_of_study(name):
             return True
         is_private = "/" in name and not stat.S_IMODE(os.stat(os.path.join(meta, name)).st_mode) & 0o077
         if is_private:
@@ -174,7 +161,7 @@ def _find_named(name: str, remote: Remote, damaged: list[FormatError]) -> list[F
     if slash and (found := mirror.load_manifests(remote, [exact], damaged)):
         return found
     keys = [] if len(damaged) > before else remote.find(build_key(STUDIES, study, "runs").removesuffix(".json"))
-    named = {key: read_part(key.rpartition("/")[2].removesuffix(".json")) for key in keys}
+    named = {key: manifests.read_part(key.rpartition("/")[2].removesuffix(".json")) for key in keys}
     fitting = [key for key, known in named.items() if not slash or known is None or fnmatchcase(known, pattern)]
     runs = mirror.load_manifests(remote, fitting, damaged)
     chosen = [each for each in runs if not slash or fnmatchcase(each.name.partition("/")[2], pattern)]
@@ -191,7 +178,7 @@ def _find_named(name: str, remote: Remote, damaged: list[FormatError]) -> list[F
 def list_names(remote: Remote) -> list[str]:
     studies = {key.split("/")[1] for key in remote.find(STUDIES)}
     folders = {key.split("/")[1].removesuffix(".json") for key in remote.find(FOLDERS)}
-    return sorted(read_part(part) or part for part in studies | folders)
+    return sorted(manifests.read_part(part) or part for part in studies | folders)
 
 
 def _build_table(runs: Sequence[FolderManifest]) -> IndexTable:
@@ -205,9 +192,8 @@ def _build_table(runs: Sequence[FolderManifest]) -> IndexTable:
             columns[name] = MetricColumns(name, *values)
         return IndexTable([_build_row(run) for run in runs], columns)
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-        raise FormatError(
-            f"the store's record of its runs is damaged: {error!r}", "fetch them without --where"
-        ) from error
+        hint = "fetch them without --where"
+        raise FormatError(f"the store's record of its runs is damaged: {error!r}", hint) from error
 
 
 def _build_row(run: FolderManifest) -> RunRow:
@@ -266,9 +252,9 @@ def _compare_run(manifest: FolderManifest, path: str, address: str) -> frozenset
         raise UsageError(f"{shown} {what}", "move it away, or fetch into another root: --root DIR")
     names, links, _ = mirror.list_folder(path)
     names = [name for name in names if not _is_private_to_run(name)]
-    wanted = {name for name, target in manifest.links.items() if not leads_outside(name, target)}
+    wanted = {name for name, target in manifest.links.items() if not manifests.leads_outside(name, target)}
     missing = {*manifest.files, *(name for name in wanted if links.get(name) != manifest.links[name])}
-    others = {*manifest.links, *find_folders([*manifest.files, *manifest.links])}
+    others = {*manifest.links, *manifests.find_folders([*manifest.files, *manifest.links])}
     newest_ns = max((file.mtime_ns for file in manifest.files.values()), default=0)
     for name in names:
         file = manifest.files.get(name)
@@ -278,17 +264,14 @@ def _compare_run(manifest: FolderManifest, path: str, address: str) -> frozenset
         elif name == layout.TAGS_FILE:
             if file is None or os.stat(os.path.join(path, name)).st_mtime_ns > file.mtime_ns:
                 missing.discard(name)
-        elif file is None and (name in others or find_folders([name]) & {*manifest.files, *manifest.links}):
+        elif file is None and (name in others or manifests.find_folders([name]) & {*manifest.files, *manifest.links}):
             if os.stat(os.path.join(path, name)).st_mtime_ns > newest_ns:
-                raise UsageError(
-                    f"{shown} has gone on here: {name} is of another kind than in the store", "move it away"
-                )
+                hint = "move it away"
+                raise UsageError(f"{shown} has gone on here: {name} is of another kind than in the store", hint)
         elif file is None or os.stat(os.path.join(path, name)).st_mtime_ns > file.mtime_ns:
             why = "not in the store" if file is None else "newer than in the store"
-            raise UsageError(
-                f"{shown} has gone on here: {name} is {why}",
-                f"send it (assay push {shlex.quote(shown)} --to {shlex.quote(address)}), or move it away",
-            )
+            hint = f"send it (assay push {shlex.quote(shown)} --to {shlex.quote(address)}), or move it away"
+            raise UsageError(f"{shown} has gone on here: {name} is {why}", hint)
     return frozenset(missing)
 
 
@@ -301,7 +284,7 @@ def pull_all(
 def pull(manifest: FolderManifest, remote: Remote, root: str, into: str | None = None) -> Pulled:
     """Fetch into a temporary folder, then rename it. If the call is killed at any time, the next one continues."""
     if manifest.kind == "run":  # this machine writes these files itself
-        manifest = rename_files(manifest, lambda name: None if _is_private_to_run(name) else name)
+        manifest = manifests.rename_files(manifest, lambda name: None if _is_private_to_run(name) else name)
     path = _find_target(manifest, root, into)
     try:
         if manifest.kind == "folder":
@@ -356,7 +339,7 @@ def _mark(manifest: FolderManifest, remote: Remote, aside: str, path: str) -> No
     A run that was made here and comes back is marked too, so that nothing of it is executed: its files are the store's.
     """
     received = Received("pull", remote.address, find_user(), time.time())
-    if is_upload(manifest.facts):
+    if manifests.is_upload(manifest.facts):
         sender = manifest.facts["received"].get("by", "")
         received = replace(received, how="upload", by=f"{sender}, pulled by {received.by}")
     write_received(aside if not os.path.isdir(path) else path, received)
@@ -369,7 +352,7 @@ def move_into(aside: str, path: str, names: Sequence[str], *, replaces: bool = T
         folder = os.path.dirname(target)
         if not is_inside(folder, path):
             raise UsageError(f"{folder} is a link that leads out of {path}", "remove it")
-        for above in sorted(find_folders([name])) if replaces else ():
+        for above in sorted(manifests.find_folders([name])) if replaces else ():
             found = os.path.join(path, above)
             if os.path.islink(found) or os.path.isfile(found):
                 os.unlink(found)

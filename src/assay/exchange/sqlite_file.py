@@ -109,11 +109,8 @@ def check_writable(path: str, table: str, timeout_s: float) -> None:
         if isinstance(error, sqlite3.OperationalError):
             hint = "another program writes to it: try again when that has ended" if _is_locked(error) else ""
             raise InfrastructureError(f"{path} cannot be written: {error}", hint) from error
-        raise UsageError(
-            f"{path} is not a SQLite database that can be used: {error}", "name another file: --to mlflow.db"
-        ) from error
+        hint = "name another file: --to mlflow.db"
+        raise UsageError(f"{path} is not a SQLite database that can be used: {error}", hint) from error
     if tables and table not in tables:
-        raise UsageError(
-            f"{path} is a database of another program: it has no table {table}",
-            "name a file of its own: --to mlflow.db",
-        )
+        hint = "name a file of its own: --to mlflow.db"
+        raise UsageError(f"{path} is a database of another program: it has no table {table}", hint)

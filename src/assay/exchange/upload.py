@@ -118,7 +118,7 @@ def upload_runs(
                         archive.write(os.path.join(target.dir, name), f"{target.key}/{name}")
             size += file.seek(0, os.SEEK_END)
             try:
-                answer = send_archive(server, file, sleep, attempts)
+                answer = _send(server, file, sleep, attempts)
             except InfrastructureError as error:
                 sent = f" ({len(runs)} runs were sent before)" if runs else ""
                 raise type(error)(error.message + sent, error.hint) from None
@@ -127,16 +127,11 @@ def upload_runs(
     return Uploaded(runs, list(links), size, notes)
 
 
-def send_archive(
-    server: UploadServer, file: IO[bytes], sleep: Callable[[float], None] = time.sleep, attempts: int = ATTEMPTS
-) -> dict[str, Any]:
+def _send(server: UploadServer, file: IO[bytes], sleep: Callable[[float], None], attempts: int) -> dict[str, Any]:
     """Send an archive; try again if the server does not answer, reports an error of its own or is too busy."""
     problem, hint, is_refused = "", None, False
-    headers = {
-        "Content-Type": "application/zip",
-        "Authorization": f"Bearer {server.token}",
-        "Accept": "application/json",
-    }
+    headers = {"Content-Type": "application/zip", "Accept": "application/json"}
+    headers["Authorization"] = f"Bearer {server.token}"
     for attempt in range(attempts):
         if attempt:
             sleep(2.0**attempt)
@@ -150,7 +145,11 @@ def send_archive(
             continue
         if status in (200, 201):
             return _read_answer(server, answer)
-        problem, hint, is_refused = f"it refuses: {_explain(status, answer)}", None, True
+        said = answer.decode("utf-8", "replace").strip()
+        with suppress(ValueError, KeyError, TypeError):
+            said = str(parse_json(said)["error"])
+        problem = f"it refuses: {clean(f'{status} {said[:_LONGEST_REFUSAL]}'.strip())}"
+        hint, is_refused = None, True
         if status < 500 and status != 429:
             break
     kind = UploadRefusedError if is_refused else InfrastructureError
@@ -165,13 +164,6 @@ def _read_answer(server: UploadServer, body: bytes) -> dict[str, Any]:
     except (ValueError, KeyError, TypeError):
         pass
     raise InfrastructureError(f"{server.name} is not an `assay serve`: its answer has no link")
-
-
-def _explain(status: int, body: bytes) -> str:
-    text = body.decode("utf-8", "replace").strip()
-    with suppress(ValueError, KeyError, TypeError):
-        text = str(parse_json(text)["error"])
-    return clean(f"{status} {text[:_LONGEST_REFUSAL]}".strip())
 
 
 # ---------------------------------------------------------------- packing

@@ -374,10 +374,6 @@ class MediaFiles:
     def __init__(self, run_dir: str, report: Callable[[str, str], None]) -> None:
         self.dir, self._report = os.path.join(run_dir, "files"), report
 
-    def keep_all(self, name: str, values: list[Media], step: int) -> None:
-        for number, media in enumerate(values):
-            self.keep(name, media, step, f"-{number}" if len(values) > 1 else "")
-
     def keep(self, name: str, media: Media, step: int, number: str = "") -> str:
         """Write an object; return the name of its file below `files/`, or "" if it was not kept."""
         if media.problem:

@@ -11,26 +11,11 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from assay.exchange.receive import RefusedUploadError, Sender, StoredRun, UploadLimits, make_aside, store_archive
-from assay.web.api import (
-    BINARY,
-    FLAG,
-    TEXT,
-    TOKEN_KEY,
-    Limit,
-    Operation,
-    Pages,
-    Site,
-    build_address,
-    get_site,
-    many,
-    post,
-    record,
-    ref,
-    send,
-)
+from assay.web import api as web
+from assay.web.api import Site
 
 LIMITS = UploadLimits()
-RATE = Limit(600)  # uploads from one address within a minute: a session of tests sends one for each test
+RATE = web.Limit(600)  # uploads from one address within a minute: a session of tests sends one for each test
 _KINDS = ("application/zip", "application/x-zip-compressed", "application/octet-stream")
 
 
@@ -54,7 +39,7 @@ async def take_upload(request: Request, store: Store) -> Response:
     length = request.headers.get("content-length", "0")
     if not length.isdecimal() or int(length[:20]) > LIMITS.body:
         raise HTTPException(413, f"at most {LIMITS.body} bytes are taken at once")
-    site = get_site(request)
+    site = web.get_site(request)
     making = make_aside(site.roots[0])
     aside = await run_in_threadpool(making.__enter__)
     try:
@@ -64,9 +49,9 @@ async def take_upload(request: Request, store: Store) -> Response:
     except ClientDisconnect:
         raise HTTPException(400, "the upload was cut off; nothing of it was stored") from None
     except RefusedUploadError as error:
-        return send({"error": error.message, "hint": error.hint or ""}, error.status)
+        return web.send({"error": error.message, "hint": error.hint or ""}, error.status)
     except OSError as error:  # such as a full disk
-        return send({"error": f"the upload cannot be stored: {error.strerror or error}", "hint": ""}, 507)
+        return web.send({"error": f"the upload cannot be stored: {error.strerror or error}", "hint": ""}, 507)
     finally:
         await run_in_threadpool(making.__exit__, None, None, None)  # removing the unpacked files may take long
 
@@ -99,30 +84,30 @@ def _store_runs(request: Request, site: Site, path: str, aside: str) -> tuple[Se
             "study": each.study,
             "run": each.run,
             "is_new": each.is_new,
-            "link": base + build_address("studies", each.study, "runs", each.run),
+            "link": base + web.build_address("studies", each.study, "runs", each.run),
         }
         for each in stored
     ]
     studies = list(dict.fromkeys(each.study for each in stored))
-    link = runs[0]["link"] if len(runs) == 1 else base + build_address("studies", *studies[: len(studies) == 1])
-    return stored, send({"runs": runs, "link": link}, 201 if any(each.is_new for each in stored) else 200)
+    link = runs[0]["link"] if len(runs) == 1 else base + web.build_address("studies", *studies[: len(studies) == 1])
+    return stored, web.send({"runs": runs, "link": link}, 201 if any(each.is_new for each in stored) else 200)
 
 
 def find_sender(request: Request) -> Sender:
-    address, token = request.client.host if request.client else "", request.scope.get(TOKEN_KEY)
+    address, token = request.client.host if request.client else "", request.scope.get(web.TOKEN_KEY)
     return Sender(address, token.title, token.prefix) if token else Sender(address)
 
 
 # ---------------------------------------------------------------- what is offered
 
-_STORED = record(study=TEXT, run=TEXT, is_new=FLAG, link=TEXT)
-_UPLOAD = Operation(
+_STORED = web.record(study=web.TEXT, run=web.TEXT, is_new=web.FLAG, link=web.TEXT)
+_UPLOAD = web.Operation(
     "upload",
     "Store the runs of a zip archive of STUDY/RUN/FILE; 200: all of them were here already",
-    ref("Upload"),
+    web.ref("Upload"),
     refusals=(400, 409, 415),
     more=(201,),
-    body={"application/zip": {"schema": BINARY}, "application/octet-stream": {"schema": BINARY}},
-    schemas={"Upload": record(runs=many(_STORED), link=TEXT)},
+    body={"application/zip": {"schema": web.BINARY}, "application/octet-stream": {"schema": web.BINARY}},
+    schemas={"Upload": web.record(runs=web.many(_STORED), link=web.TEXT)},
 )
-PAGES = Pages([post("/api/uploads", take_runs, _UPLOAD, scope="upload")])
+PAGES = web.Pages([web.post("/api/uploads", take_runs, _UPLOAD, scope="upload")])

@@ -19,6 +19,11 @@ _ANSWER_S = 10.0
 # what a client of gRPC sends first; Ray's head answers it with settings of its own
 _GRPC_HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
 _DASHBOARD_PORTS = {"http": 80, "https": 443}
+_CLUSTER_HINT = "start one (`ray start --head`), or correct `address`"
+_DASHBOARD_HINT = (
+    "it is a process of the head node: `pip install 'ray[default]'` there, then "
+    "`ray start --head --dashboard-host=0.0.0.0`; or correct `address`"
+)
 
 Nodes = Sequence[Mapping[str, float]]
 
@@ -94,72 +99,48 @@ def require_ray(address: str) -> None:
 def check_address(address: str) -> None:
     if address in (LOCAL, "auto"):
         return
-    if is_jobs_address(address):
-        _check_dashboard(address)
-        return
-    if "://" in address:
-        raise UsageError(
-            f"the Ray address {address!r} is not supported: Ray's client ends its jobs when it is disconnected",
-            "write the dashboard's address, as in http://10.0.0.1:8265, or `auto` on a machine of the cluster",
-        )
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdigit():
-        raise UsageError(
-            f"{address!r} is not a Ray address",
-            "write `auto`, `local`, HOST:PORT as in 10.0.0.1:6379, or the dashboard's address as in http://10.0.0.1:8265",
-        )
-    hint = "start one (`ray start --head`), or correct `address`"
-    _reach(host, int(port), f"there is no Ray cluster at {address}", hint, _build_hello())
+    if "://" in address and not is_jobs_address(address):
+        problem = f"the Ray address {address!r} is not supported: Ray's client ends its jobs when it is disconnected"
+        hint = "write the dashboard's address, as in http://10.0.0.1:8265, or `auto` on a machine of the cluster"
+        raise UsageError(problem, hint)
+    if reason := _reach(*_parse_address(address)):
+        noun, hint = ("dashboard", _DASHBOARD_HINT) if is_jobs_address(address) else ("cluster", _CLUSTER_HINT)
+        raise InfrastructureError(f"there is no Ray {noun} at {address}: {reason}", hint)
 
 
 def find_absence(address: str) -> str:
     """Return why the HOST:PORT or dashboard of a cluster cannot be reached; empty if it can."""
     try:
-        if is_jobs_address(address):
-            _check_dashboard(address)
-        else:
-            host, _, port = address.rpartition(":")
-            _reach(host, int(port), "", "", _build_hello())
-    except _UnreachableError as error:
-        return error.reason
+        return _reach(*_parse_address(address))
     except UsageError as error:
         return error.message
-    return ""
 
 
-class _UnreachableError(InfrastructureError):
-    def __init__(self, what: str, reason: str, hint: str) -> None:
-        super().__init__(f"{what}: {reason}", hint)
-        self.reason = reason
-
-
-def _build_hello() -> bytes:
-    """Return what Ray's head answers; a head with TLS (RAY_USE_TLS) would not answer plain text."""
-    return b"" if os.environ.get("RAY_USE_TLS", "0") not in ("", "0") else _GRPC_HELLO
-
-
-def _check_dashboard(address: str) -> None:
+def _parse_address(address: str) -> tuple[str, int, bytes, bool]:
+    """Return host and port of a head or a dashboard, a question that it answers, and whether it takes only TLS."""
+    if not is_jobs_address(address):
+        host, _, port = address.rpartition(":")
+        if not host or not port.isdigit():
+            hint = "write `auto`, `local`, HOST:PORT as in 10.0.0.1:6379, or the dashboard's address as in"
+            raise UsageError(f"{address!r} is not a Ray address", f"{hint} http://10.0.0.1:8265")
+        is_plain = os.environ.get("RAY_USE_TLS", "0") in ("", "0")  # else the head would not answer plain text
+        return host, int(port), _GRPC_HELLO if is_plain else b"", False
     try:
         parts = urlsplit(address)
-        host, port = parts.hostname, parts.port or _DASHBOARD_PORTS[parts.scheme]
+        name, number = parts.hostname, parts.port or _DASHBOARD_PORTS[parts.scheme]
     except ValueError:
-        host, port = None, 0
-    if not host:
+        name = None
+    if not name:
         raise UsageError(f"{address!r} is not the address of a Ray dashboard", "write it as in http://10.0.0.1:8265")
-    hint = (
-        "it is a process of the head node: `pip install 'ray[default]'` there, then "
-        "`ray start --head --dashboard-host=0.0.0.0`; or correct `address`"
-    )
-    question = f"HEAD / HTTP/1.0\r\nHost: {host}\r\n\r\n".encode()
-    _reach(host, port, f"there is no Ray dashboard at {address}", hint, question, tls=parts.scheme == "https")
+    return name, number, f"HEAD / HTTP/1.0\r\nHost: {name}\r\n\r\n".encode(), parts.scheme == "https"
 
 
-def _reach(host: str, port: int, what: str, hint: str, question: bytes, *, tls: bool = False) -> None:
-    """Check that a server answers a request at all: the port of a frozen process takes connections."""
+def _reach(host: str, port: int, question: bytes, uses_tls: bool) -> str:
+    """Return why a server does not answer a request at all, or "": the port of a frozen process takes connections."""
     try:
         with socket.create_connection((host.strip("[]"), port), _REACH_S) as connection:
             connection.settimeout(_ANSWER_S)
-            if tls:  # whether the certificate is valid is Ray's client's affair: its refusal is an answer too
+            if uses_tls:  # whether the certificate is valid is Ray's client's affair: its refusal is an answer too
                 import ssl
 
                 with contextlib.suppress(ssl.SSLError):
@@ -168,4 +149,5 @@ def _reach(host: str, port: int, what: str, hint: str, question: bytes, *, tls: 
                 connection.sendall(question)
                 connection.recv(1)
     except (OSError, OverflowError) as error:
-        raise _UnreachableError(what, getattr(error, "strerror", None) or str(error), hint) from error
+        return getattr(error, "strerror", None) or str(error)
+    return ""

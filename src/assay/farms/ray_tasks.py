@@ -169,10 +169,9 @@ class RayExecutor(SubmitExecutor):
         if device not in bridge.probed:
             found = bridge.call("probe", job, ray_farm.build_options(self.farm))
             if found:
-                raise InfrastructureError(
-                    f"the Ray cluster {bridge.cluster} does not see the runs: {found.removeprefix(REFUSED)}",
-                    "choose a folder that this machine and all nodes have at the same path (--root or ASSAY_ROOT)",
-                )
+                problem = f"the Ray cluster {bridge.cluster} does not see the runs: {found.removeprefix(REFUSED)}"
+                hint = "choose a folder that this machine and all nodes have at the same path (--root or ASSAY_ROOT)"
+                raise InfrastructureError(problem, hint)
             bridge.probed.add(device)
         return job
 

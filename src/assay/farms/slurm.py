@@ -13,7 +13,7 @@ that share a task (`pack`) have a plus sign after it.
 On several nodes, `.rank.N` there is the exit code of the first rank that has failed, until its command has ended.
 
 A job that Slurm starts again (requeued after a node failed or was needed for others) runs as the next attempt of its
-run, unless a supervisor has begun that one: see `slurm_nodes.py`, also for nodes that do not answer. Before a
+run, unless a supervisor has begun that one: see `slurm_queue.py`, also for nodes that do not answer. Before a
 supervisor gives up a job that has not begun, it takes the token itself.
 """
 
@@ -27,6 +27,7 @@ import select
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from functools import cache, partial
 from itertools import groupby
 
 from assay.errors import AssayError, InfrastructureError, UsageError
@@ -35,7 +36,7 @@ from assay.execute.base import EndKind, Publish
 from assay.farms import container
 from assay.farms import slurm_queue as queue
 from assay.farms.engines import LOST_AFTER_S, PYXIS, parse_signal
-from assay.farms.slurm_nodes import REQUEUED, REQUEUED_BY, SilentNodes, build_exclusion
+from assay.farms.slurm_queue import REQUEUED, REQUEUED_BY, SilentNodes, build_exclusion
 from assay.farms.submit import SubmitExecutor, find_lost_hosts, find_unfinished, load_submit_code, write_submission
 from assay.farms.submit_lines import build_exec_command
 from assay.record import run_directory
@@ -143,7 +144,8 @@ class SlurmExecutor(SubmitExecutor):
         self._reported: set[str] = set()
         self._nodes = SilentNodes(farm.options.get("lost_after") or LOST_AFTER_S, self._messages)
         self._cancelled: set[tuple[str, int]] = set()  # jobs that Slurm was asked to end
-        self._images: dict[str, container.ContainerImage | None] = {}  # by study folder
+        # once for each study folder: the image may have to be pulled
+        self._load_image = cache(partial(container.load_image, farm))
 
     # ------------------------------------------------------------ before
 
@@ -156,10 +158,9 @@ class SlurmExecutor(SubmitExecutor):
         # a node that is down now may be used later: whether it can be is found when the job is submitted
         is_certain = "node configuration is not available" not in answer.stderr or queue.are_all_nodes_up()
         if answer.returncode != 0 and is_certain:
-            raise UsageError(
-                f"Slurm would refuse the jobs of {farm.name}: {queue.summarize_errors(answer.stderr)}",
-                f"tried `{shlex.join(argv)}`",
-            )
+            problem = f"Slurm would refuse the jobs of {farm.name}: {queue.summarize_errors(answer.stderr)}"
+            hint = f"tried `{shlex.join(argv)}`"
+            raise UsageError(problem, hint)
 
     @classmethod
     def render_line(cls, farm: Farm, request: JobRequest, command: str) -> str:
@@ -193,18 +194,12 @@ class SlurmExecutor(SubmitExecutor):
             self._submit_all([(request, handle)])
         return handle
 
-    def _load_image(self, study_dir: str) -> container.ContainerImage | None:
-        """Load the image once for each study: it may have to be pulled."""
-        if study_dir not in self._images:
-            self._images[study_dir] = container.load_image(self.farm, study_dir)
-        return self._images[study_dir]
-
     def _submit_all(self, jobs: Sequence[tuple[JobRequest, JobHandle]]) -> None:
         def kind(job: tuple[JobRequest, JobHandle]) -> tuple[str, str, tuple[str, ...]]:
             return os.path.dirname(job[0].dir), repr(job[0].farm_resources), find_lost_hosts(job[0])
 
         try:
-            size = self._queue.limits().array_size * self._pack if jobs else 1
+            size = self._queue.limits.array_size * self._pack if jobs else 1
             for (study_dir, _, hosts), group in groupby(sorted(jobs, key=kind), key=kind):
                 requests = [request for request, _ in group]
                 for first in range(0, len(requests), size):

@@ -1,8 +1,12 @@
-"""The states of our jobs in Slurm: its commands, and one poller for all jobs of a supervisor.
+"""Slurm's commands, the states of our jobs, nodes that do not answer, and jobs that Slurm starts again by itself.
 
-A call runs in a thread, so that no supervisor is held up by a controller that does not answer. A call that fails
-changes nothing: no job counts as gone because of it. Jobs that `squeue` has forgotten are searched for by `sacct`,
-where there is accounting.
+One poller asks for all jobs of a supervisor. A call runs in a thread, so that no supervisor is held up by a controller
+that does not answer. A call that fails changes nothing: no job counts as gone because of it. Jobs that `squeue` has
+forgotten are searched for by `sacct`, where there is accounting.
+
+An attempt on a node that does not answer cannot be seen or ended. It is given up after `lost_after`, or as soon as
+Slurm ended or requeued its job: a `stop.N` of the kind `fence` is written, which the first copy obeys when it wakes up
+and sees the folder, and the next attempt starts on another node.
 """
 
 from __future__ import annotations
@@ -14,10 +18,13 @@ import shutil
 import subprocess
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from itertools import pairwise
 
 from assay.errors import AssayError, InfrastructureError, UsageError
-from assay.system.fast_dataclasses import dataclass
+from assay.show.formatting import render_duration
+from assay.system.fast_dataclasses import dataclass, field
 
 PROGRAMS = ("sbatch", "squeue", "scancel", "scontrol")
 VANISHED = "VANISHED"  # Slurm does not know the job any more
@@ -32,6 +39,9 @@ _CALL_S = 60.0  # a controller under load answers late
 _ASK_S = 15.0  # limit if the caller waits for the answer
 _NODES = ("sinfo", "--noheader", "--Node", "--states=down,no_respond,unk", "--format=%n|%N")  # nodes that do not answer
 _ABSENT_POLLS = 2  # a job counts as vanished when it was absent from this many answers in a row
+REQUEUED_BY = "Slurm, which started it again"  # in `stop.N`, if a second copy of the attempt's own job wrote it
+_MOST_NAMED = 3
+_EXCLUDE = r"(?:--exclude=?|-x=?)(?P<nodes>.*)"
 
 
 def is_active(state: str) -> bool:
@@ -75,10 +85,8 @@ def load_limits() -> SlurmLimits:
     """Load the limits; raise UsageError if Slurm is not installed, InfrastructureError if it does not answer."""
     missing = [name for name in PROGRAMS if shutil.which(name) is None]
     if missing:
-        raise UsageError(
-            f"Slurm is not installed here: {', '.join(missing)} not found on the PATH",
-            "install its commands (Debian: apt install slurm-client), or run here: --on local",
-        )
+        hint = "install its commands (Debian: apt install slurm-client), or run here: --on local"
+        raise UsageError(f"Slurm is not installed here: {', '.join(missing)} not found on the PATH", hint)
     where = os.environ.get("SLURM_CONF")
     if where and not os.path.exists(where):  # Slurm's commands would wait for a long time without a message
         raise UsageError(f"SLURM_CONF names {where}, which does not exist", "correct it, or unset SLURM_CONF")
@@ -100,7 +108,6 @@ class SlurmQueue:
     """The states of tasks (`123_4`, `123`) as of the newest answer; after the first few, asks once a second at most."""
 
     def __init__(self) -> None:
-        self._limits: SlurmLimits | None = None
         self._jobs: set[str] = set()  # array ids
         self._states: dict[str, str] = {}
         self.reasons: dict[str, str] = {}  # task -> why it waits, as Slurm names it
@@ -113,11 +120,9 @@ class SlurmQueue:
         self._pause_s = _FIRST_PAUSE_S
         self._polls = 0
 
+    @cached_property
     def limits(self) -> SlurmLimits:
-        """The limits, loaded when they are first needed; raises as `load_limits`."""
-        if self._limits is None:
-            self._limits = load_limits()
-        return self._limits
+        return load_limits()
 
     def follow(self, job: str) -> None:
         if job not in self._jobs:
@@ -153,17 +158,14 @@ class SlurmQueue:
                 asked, self._question = self._question, None
                 self._read_answer(asked, waiting)
         elif self._jobs and time.monotonic() - self._began >= self._pause_s:
-            self._ask()
-
-    def _ask(self) -> None:
-        jobs = ",".join(sorted(self._jobs))
-        argv = ("squeue", "--noheader", "--array", "--states=all", f"--jobs={jobs}", "--format=%F_%K|%T|%r")
-        self._question = _Question(argv)
-        self._question.start()
-        self._began = time.monotonic()
-        self._polls += 1
-        slower = _FIRST_PAUSE_S if self._polls < _FIRST_POLLS else max(_SHORTEST_PAUSE_S, self._pause_s * 1.5)
-        self._pause_s = min(slower, _LONGEST_PAUSE_S)
+            jobs = ",".join(sorted(self._jobs))
+            argv = ("squeue", "--noheader", "--array", "--states=all", f"--jobs={jobs}", "--format=%F_%K|%T|%r")
+            self._question = _Question(argv)
+            self._question.start()
+            self._began = time.monotonic()
+            self._polls += 1
+            slower = _FIRST_PAUSE_S if self._polls < _FIRST_POLLS else max(_SHORTEST_PAUSE_S, self._pause_s * 1.5)
+            self._pause_s = min(slower, _LONGEST_PAUSE_S)
 
     def _read_answer(self, asked: _Question, waiting: Iterable[str]) -> None:
         is_unknown = asked.jobs.returncode != 0 and "Invalid job id" not in asked.jobs.stderr
@@ -178,13 +180,11 @@ class SlurmQueue:
         if any(self._states.get(task) != state for task, state in states.items()):
             self.ask_soon()
         self._states = states
-        self._note_absent([task for task in waiting if task not in states])
-
-    def _note_absent(self, tasks: Sequence[str]) -> None:  # a site's own squeue may leave jobs out
-        counted = [task for task in tasks if self._answers >= self._followed.get(task.partition("_")[0], 0)]
+        absent = [task for task in waiting if task not in states]  # a site's own squeue may leave jobs out
+        counted = [task for task in absent if self._answers >= self._followed.get(task.partition("_")[0], 0)]
         found = {}
         with contextlib.suppress(AssayError):
-            if counted and self.limits().has_accounting:
+            if counted and self.limits.has_accounting:
                 found = {task: state.split()[0] for task, state in _load_accounted(counted, "State") if state}
         self._absent = {task: self._absent.get(task, 0) + 1 for task in counted if task not in found}
         doubtful = {task: load_summary(task) for task, count in self._absent.items() if count >= _ABSENT_POLLS}
@@ -267,3 +267,103 @@ def load_nodes(what: str) -> dict[str, str]:
 def _parse_nodes(text: str) -> dict[str, str]:
     lines = (line.split("|") for line in text.splitlines() if "|" in line)
     return {host.partition(".")[0]: value for host, value in lines}
+
+
+# ---------------------------------------------------------------- nodes that do not answer
+
+
+@dataclass(slots=True)
+class SilentNodes:
+    """How long nodes have not answered. Each is reported when it stops answering and when it answers again."""
+
+    lost_after_s: float
+    messages: list[str]
+    _since: dict[str, float] = field(default_factory=dict)
+
+    def note(self, down: Mapping[str, str], runs: Mapping[str, Sequence[str]]) -> None:
+        """Record which nodes do not answer (`down`); `runs`: names of runs by the host that has begun them."""
+        for host in [host for host in self._since if host not in down]:
+            del self._since[host]
+            self.messages.append(f"the node {host} answers Slurm again")
+        for host in (host for host in runs if host in down and host not in self._since):
+            self._since[host] = time.monotonic()
+            shown = ", ".join(runs[host][:_MOST_NAMED]) + (", …" if len(runs[host]) > _MOST_NAMED else "")
+            self.messages.append(
+                f"the node {host} does not answer Slurm; what runs there ({shown}) is started again elsewhere when "
+                f"Slurm has ended its job, or after {render_duration(self.lost_after_s)}"
+            )
+
+    def has_lost(self, host: str) -> bool:
+        """Return whether the node has not answered for so long that its runs are started again elsewhere."""
+        since = self._since.get(host)
+        return since is not None and time.monotonic() - since >= self.lost_after_s
+
+
+def build_exclusion(flags: Sequence[str], hosts: Iterable[str]) -> list[str]:
+    """Return `--exclude` for the farm's excluded nodes and those on which a run was lost; nothing if no other node
+    could run it. sbatch takes the last of several such options."""
+    nodes = [name for host, name in load_nodes("%N").items() if host in set(hosts)]
+    if not nodes:
+        return []
+    excluded: list[str] = []  # the value of the last such option, which may be the next argument
+    for flag, following in pairwise([*flags, ""]):
+        if match := re.fullmatch(_EXCLUDE, flag):
+            excluded = [match["nodes"] or following]
+    option = f"--exclude={','.join([*excluded, *nodes])}"
+    answer = call(("sbatch", "--test-only", "--output=/dev/null", *flags, option, "--wrap=true"))
+    return [option] if answer.returncode == 0 else []
+
+
+# What Slurm starts again runs as the next attempt, where no supervisor has begun that one: `lease.N` is linked by one
+# of both. It does nothing where the run was stopped, concluded, taken back or has failed, and where its next attempt
+# has to begin with a checkpoint; what had not begun just begins. The first copy may live on, out of Slurm's reach: it
+# is fenced, and has another job.log from now on.
+REQUEUED = r"""
+_raise() {  # PLACE: in the run's directory; makes the task that of the next attempt, or ends the job
+  local first uid n m host lease done= left name text pattern now=${EPOCHREALTIME:-$(date +%s.%N)}
+  pattern='ASSAY_ATTEMPT=([0-9a-f]+)\.([0-9]+)'; [[ ${_task[1]} =~ $pattern ]] || return
+  uid=${BASH_REMATCH[1]} first=${BASH_REMATCH[2]} n=$first
+  while [ -e "lease.$((n + 1))" ]; do
+    n=$((n + 1)); read -r name < "submit.log.$n"; [ "$name" = "$1" ] || exit 0  # a supervisor has submitted it
+  done
+  lease=$(< "lease.$n") m=$n
+  pattern='"skips": "([^"]*)"'; [[ $lease =~ $pattern ]] && done=${BASH_REMATCH[1]}
+  if [ -s "token.$n" ]; then
+    m=$((n + 1)); read -r host _ < "token.$n"
+    [ "$host" != - ] && [ ! -e "stop.$n" ] && [ ! -e "outcome.$n" ] || exit 0
+    [ -z "${_task[2]}" ] || exit 0  # a supervisor chooses the checkpoint that it goes on with
+    pattern='^([A-Za-z0-9_-]+)\.exit\.([0-9]+)$'; [ "$n" = 1 ] || pattern=${pattern/.exit/.$n\\.exit}
+    for name in *.exit.*; do
+      [[ $name =~ $pattern ]] || continue
+      [ "${BASH_REMATCH[2]}" = 0 ] || exit 0
+      done+=:${BASH_REMATCH[1]}:
+    done
+    pattern='in \*:([A-Za-z0-9_-]+):\*\)' left=
+    while IFS= read -r text; do
+      [[ $text =~ $pattern ]] && [[ $done != *":${BASH_REMATCH[1]}:"* ]] && left=1
+    done < job.sh
+    [ -n "$left" ] || exit 0  # all commands have ended well
+    text="\"why\": \"Slurm started its job again on $HOSTNAME\", \"kind\": \"fence\", \"at\": ${now/,/.}"
+    _publish "stop.$n" "{\"who\": \"{by}\", $text}" || exit 0
+    cp job.log ".tmp-log.$m" 2>/dev/null && mv -f ".tmp-log.$m" job.log
+    _exchange '"attempt": [0-9]+' "\"attempt\": $m"
+    _exchange '"tag": "[^"]*"' "\"tag\": \"$uid.$m\""
+    _exchange '"skips": (null|"[^"]*")' "\"skips\": \"$done\""
+    _exchange '"started_at": [0-9.]+' "\"started_at\": ${now/,/.}"
+    _publish "lease.$m" "$lease" || exit 0
+    echo "$1" > "submit.log.$m"
+  fi
+  text="ASSAY_TIME= ASSAY_DONE='$done' ASSAY_ATTEMPT=$uid.$m ASSAY_ATTEMPT_NUMBER=$m"
+  [ "$m" = "$first" ] || _task[1]=${_task[1]/ exec bash / "$text" exec bash }
+}
+_exchange() { [[ $lease =~ $1 ]] && lease=${lease/"${BASH_REMATCH[0]}"/"$2"}; }
+_publish() {
+  echo "$2" > ".tmp-$1.$$" && ln ".tmp-$1.$$" "$1" 2>/dev/null
+  local code=$?; rm -f ".tmp-$1.$$"; return $code
+}
+_requeue() {  # SUFFIX of its place: ends the shell where the run goes on without it
+  [ "${SLURM_RESTART_COUNT:-0}" != 0 ] || return
+  cd -- "${_task[0]}" || exit 4
+  _raise "{id} ${SLURM_ARRAY_TASK_ID:--}$1"
+}
+"""

@@ -16,19 +16,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from assay.errors import InfrastructureError
 from assay.execute import process
 from assay.execute.base import EndKind, Executor, Publish, UnconfirmedError
+from assay.farms import ssh_jobs
 from assay.farms.engines import LOST_AFTER_S
 from assay.farms.ssh_host import Host, Shared
-from assay.farms.ssh_jobs import (
-    DEFAULT_ROOT,
-    Cancel,
-    HostAddress,
-    HostSlot,
-    SshJob,
-    load_liveness,
-    load_token_host,
-    parse_slot,
-    unsent,
-)
+from assay.farms.ssh_jobs import Cancel, HostAddress, HostSlot, SshJob, parse_slot
 from assay.farms.ssh_session import LostError, SshSession
 from assay.farms.submit import load_submit_failure
 from assay.farms.waiting import Key
@@ -137,14 +128,14 @@ class SshExecutor(Executor):
         request = replace(request, env=env, slot=f"{slot.address.name}:{slot.number}", slot_fds=())
         handle = process.build_handle(request, self.name, native_id=slot.render())
         key = (request.dir, request.attempt)
-        unsent.add(key)  # before others can see the lease
+        ssh_jobs.unsent.add(key)  # before others can see the lease
         try:
             is_ours = publish(handle)
         except BaseException:
-            unsent.discard(key)
+            ssh_jobs.unsent.discard(key)
             raise
         if not is_ours:
-            unsent.discard(key)
+            ssh_jobs.unsent.discard(key)
             return None
         with self._shared.changed:
             self._host(slot).add(SshJob(handle, request.dir, slot, request))
@@ -204,12 +195,12 @@ class SshExecutor(Executor):
 
     @classmethod
     def load_liveness(cls, handle: JobHandle, run_dir: str) -> Liveness:
-        return load_liveness(handle, run_dir)
+        return ssh_jobs.load_liveness(handle, run_dir)
 
     def liveness(self, handle: JobHandle, run_dir: str) -> Liveness:
         if (run_dir, handle.attempt) in self._shared.lost:
             return Liveness.UNKNOWN
-        found = load_liveness(handle, run_dir)
+        found = ssh_jobs.load_liveness(handle, run_dir)
         return Liveness.ALIVE if found is Liveness.UNKNOWN else found  # an earlier call gave the host up: ask again
 
     def leftovers(self, handle: JobHandle, _run_dir: str) -> Sequence[str]:
@@ -223,7 +214,7 @@ class SshExecutor(Executor):
     def end_fenced(self, handle: JobHandle, run_dir: str) -> None:
         """End the attempt when its host answers again, in this call or a later one: until then there is no `end.N`."""
         slot, key = parse_slot(handle.native_id), (run_dir, handle.attempt)
-        if slot is None or key in self._fenced or load_liveness(handle, run_dir) is Liveness.GONE:
+        if slot is None or key in self._fenced or ssh_jobs.load_liveness(handle, run_dir) is Liveness.GONE:
             return
         self._fenced.add(key)
         job = SshJob(handle, run_dir, slot, is_watched=False)
@@ -254,7 +245,7 @@ class SshExecutor(Executor):
             if slot is None:
                 continue  # a person started job.sh on this machine
             was_gone = self.liveness(handle, run_dir) is Liveness.GONE
-            if was_gone and load_token_host(run_dir, handle.attempt) in (None, layout.NO_HOST):
+            if was_gone and ssh_jobs.load_token_host(run_dir, handle.attempt) in (None, layout.NO_HOST):
                 continue  # the attempt has never run anything
             cancels.append(Cancel(SshJob(handle, run_dir, slot, is_watched=False), grace_s, was_gone))
         with self._shared.changed:
@@ -289,7 +280,7 @@ class SshExecutor(Executor):
 def _build_slots(farm: Farm) -> list[HostSlot]:
     """Return every slot of every host, alternating between the hosts."""
     given = farm.options
-    root, options = given.get("root") or DEFAULT_ROOT, tuple(given.get("ssh_options") or ())
+    root, options = given.get("root") or ssh_jobs.DEFAULT_ROOT, tuple(given.get("ssh_options") or ())
     addresses = [HostAddress(host, root, options) for host in dict.fromkeys(given.get("hosts") or ())]
     counts = {address: _of_host(given.get("slots") or 1, address.name, 1) for address in addresses}
     return [

@@ -142,7 +142,11 @@ def open_growing(run_dir: str, name: str, offset: int) -> IO[bytes] | None:
 def locate(run_dir: str, name: str) -> str | None:
     """Return where a file of the host's copy belongs; None if that is outside the run's directory, or a file that only
     this side writes."""
-    if not _is_inside(run_dir, name) or _is_ours(run_dir, name):
+    top, _, rest = os.path.normpath(name).partition("/")
+    is_part = top.startswith(_PART) or rest.rpartition("/")[2].startswith(_PART)
+    is_ours = top in _OURS or top.startswith((".start.", "submit.log.", "submit.exit.")) or layout.parse_numbered(top)
+    is_code = top == layout.CODE_DIR or top.startswith(f"{layout.CODE_DIR}.")
+    if is_part or is_ours or (is_code and os.path.isdir(os.path.join(run_dir, top))) or not _is_inside(run_dir, name):
         return None
     return os.path.normpath(os.path.join(run_dir, name))
 
@@ -155,16 +159,6 @@ def is_wanted(run_dir: str, name: str, size: int, digest: str) -> bool:
     """Return whether a file of the host's copy has to be fetched."""
     path = locate(run_dir, name)
     return path is not None and not (_has_parents(run_dir, name) and _is_same(path, size, digest))
-
-
-def _is_ours(run_dir: str, name: str) -> bool:
-    top, _, rest = os.path.normpath(name).partition("/")
-    if rest.rpartition("/")[2].startswith(_PART):
-        return True
-    if top in _OURS or top.startswith((_PART, ".start.", "submit.log.", "submit.exit.")) or layout.parse_numbered(top):
-        return True
-    is_code = top == layout.CODE_DIR or top.startswith(f"{layout.CODE_DIR}.")
-    return is_code and os.path.isdir(os.path.join(run_dir, top))
 
 
 def _is_same(path: str, size: int, digest: str) -> bool:

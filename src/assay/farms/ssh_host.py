@@ -145,7 +145,7 @@ class Host:
             if self.is_silent():
                 for job in [each for each in self._snapshot() if each.is_watched]:
                     self._give_up(job)
-                    if job.is_stopped():  # not waited for any longer; the job is ended when the host answers
+                    if job.has("stop"):  # not waited for any longer; the job is ended when the host answers
                         with self._changed:
                             self.jobs[job.key] = replace(job, is_watched=False)
             self._wake.wait(min(left_s, 0.5))
@@ -192,7 +192,7 @@ class Host:
 
     def _give_up(self, job: SshJob) -> None:
         with contextlib.suppress(OSError), self._hold(job) as is_held:
-            job.write_once(layout.numbered_name("unreachable", job.handle.attempt))
+            job.write_once(job.numbered("unreachable"))
             if is_held:
                 job.remove_markers()
         with self._changed:
@@ -201,7 +201,6 @@ class Host:
 
     def _handle_jobs(self, pause_s: float) -> bool:
         """Send, follow and end each job once; return True if nothing is left to do."""
-        self._obey_stops()
         self._take_cancels()
         for job in self._snapshot():
             if job.request is not None and self.refusal is None:
@@ -276,7 +275,7 @@ class Host:
             self._note_refusal(said)
             self._refuse(job, said, error.code)
         else:
-            job.write_once(layout.submit_exit_name(request.attempt, 0))
+            job.write_once(job.path(layout.submit_exit_name(request.attempt, 0)))
             job.request = None
             unsent.discard(job.key)
             self._is_busy = True
@@ -304,11 +303,11 @@ class Host:
         words = [str(round(pause_s * 100))]
         for job in jobs:
             known = ssh_files.list_growing(job.run_dir)
-            is_ownerless = not job.has_begun() and not may_be_sent(job.handle, job.run_dir) and job.is_unsent()
+            is_ownerless = not job.has("token") and not may_be_sent(job.handle, job.run_dir) and job.is_unsent()
             words += [job.uid, str(job.handle.attempt), job.handle.tag, str(int(is_ownerless)), str(len(known))]
             words += [text for name, size in known.items() for text in (name, str(size))]
         # recorded before the host is asked: a job that is sent during the request is missing in the answer, not gone
-        sent = {job.key for job in jobs if job.has_begun() or not job.is_unsent()}
+        sent = {job.key for job in jobs if job.has("token") or not job.is_unsent()}
         by_uid = {(job.uid, str(job.handle.attempt)): job for job in jobs}
         found: list[tuple[SshJob, str, ssh_files.RemoteListing]] = []
         take = self._session.take
@@ -349,11 +348,11 @@ class Host:
 
     def _note_state(self, job: SshJob, state: str, token: str) -> None:
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(job.path(layout.numbered_name("unreachable", job.handle.attempt)))
-        if (token or state == "never") and not job.has_begun():
+            os.unlink(job.numbered("unreachable"))
+        if (token or state == "never") and not job.has("token"):
             host, _, rest = token.partition(" ")
             text = NEVER if state == "never" or host == layout.NO_HOST else f"ssh:{self.address.name} {rest}\n"
-            job.write_once(layout.numbered_name("token", job.handle.attempt), text)
+            job.write_once(job.numbered("token"), text)
             self._is_busy = True
 
     def _store(self, job: SshJob) -> None:
@@ -377,19 +376,13 @@ class Host:
         try:
             yield
         except (OSError, RefusedError) as error:
-            self._note_failure(job, error)
-
-    def _note_failure(self, job: SshJob, error: Exception) -> None:
-        now = time.monotonic()
-        if job.failing_since is None:
-            job.failing_since = now
-            said = (
-                f"{job.run_dir}: what its job wrote on the host {self.address.name} cannot be fetched ({error}); "
-                "it stays there, and is tried again"
-            )
-            with self._changed:
-                self._shared.messages.append(said)
-        job.next_try = now + min(max(now - job.failing_since, _FIRST_RETRY_S), _LAST_RETRY_S)
+            now = time.monotonic()
+            if job.failing_since is None:
+                job.failing_since = now
+                what = f"{job.run_dir}: what its job wrote on the host {self.address.name} cannot be fetched ({error})"
+                with self._changed:
+                    self._shared.messages.append(f"{what}; it stays there, and is tried again")
+            job.next_try = now + min(max(now - job.failing_since, _FIRST_RETRY_S), _LAST_RETRY_S)
 
     @contextlib.contextmanager
     def _hold(self, job: SshJob) -> Iterator[bool]:
@@ -404,7 +397,7 @@ class Host:
                 is_held = try_lock(fd)
             except OSError:  # the file system has no locks
                 is_held = True
-            has_left = os.path.exists(job.path(layout.numbered_name("end", job.handle.attempt)))
+            has_left = os.path.exists(job.numbered("end"))
             # no files of an attempt are stored any more if it was given up and the next attempt exists
             has_successor = os.path.exists(job.path(layout.numbered_name("lease", job.handle.attempt + 1)))
             yield is_held and not has_left and not has_successor
@@ -427,7 +420,7 @@ class Host:
                 self._wake.wait(_SHORTEST_PAUSE_S)
 
     def _write_end(self, job: SshJob) -> None:
-        job.write_once(layout.numbered_name("end", job.handle.attempt))
+        job.write_once(job.numbered("end"))
         self._report(job)
 
     def _fetch_results(self, job: SshJob, listing: ssh_files.RemoteListing) -> bool:
@@ -499,15 +492,12 @@ class Host:
 
     # ------------------------------------------------------------ cancelling
 
-    def _obey_stops(self) -> None:
-        """Obey `stop.N` also if the command that wrote it could not reach this host, or was killed."""
-        with self._changed:
-            known = {cancel.job.key for cancel in self._cancels}
-            stopped = [job for job in self.jobs.values() if job.key not in known and job.is_stopped()]
-            self._cancels += [Cancel(job, _END_GRACE_S, was_gone=False) for job in stopped]
-
     def _take_cancels(self) -> None:
+        """End jobs; those with `stop.N` also if the command that wrote it could not reach this host, or was killed."""
         with self._changed:
+            asked = {cancel.job.key for cancel in self._cancels}
+            stopped = [job for job in self.jobs.values() if job.key not in asked and job.has("stop")]
+            self._cancels += [Cancel(job, _END_GRACE_S, was_gone=False) for job in stopped]
             cancels = [cancel for cancel in self._cancels if not cancel.is_sent]
             for cancel in cancels:
                 known = self.jobs.get(cancel.job.key)
@@ -530,8 +520,8 @@ class Host:
         if not job.slot.keep:
             self._session.ask("forget", job.uid, str(job.handle.attempt))
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(job.path(layout.numbered_name("unreachable", job.handle.attempt)))
-        job.write_once(layout.numbered_name("end", job.handle.attempt))
+            os.unlink(job.numbered("unreachable"))
+        job.write_once(job.numbered("end"))
         said = f"its attempt {job.handle.attempt} on the host {self.address.name}, which was given up, has been ended"
         with self._changed:
             self._shared.messages.append(f"{os.path.basename(job.run_dir)}: {said}")

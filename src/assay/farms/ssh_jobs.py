@@ -84,23 +84,24 @@ class SshJob:
     def path(self, name: str) -> str:
         return os.path.join(self.run_dir, name)
 
-    def has_begun(self) -> bool:
-        return os.path.exists(self.path(layout.numbered_name("token", self.handle.attempt)))
+    def numbered(self, kind: layout.Numbered) -> str:
+        """Return the path of the attempt's file of a kind, such as `token.2`."""
+        return self.path(layout.numbered_name(kind, self.handle.attempt))
+
+    def has(self, kind: layout.Numbered) -> bool:
+        return os.path.exists(self.numbered(kind))
 
     def was_offered(self) -> bool:
         """Return whether a supervisor has begun to send the job: the host may have it."""
         return os.path.exists(self.path(layout.submit_log_name(self.handle.attempt)))
 
-    def is_stopped(self) -> bool:
-        return os.path.exists(self.path(layout.numbered_name("stop", self.handle.attempt)))
-
     def is_unsent(self) -> bool:
         return load_submit_code(self.run_dir, self.handle.attempt) is None
 
-    def write_once(self, name: str, text: str = "") -> None:
+    def write_once(self, path: str, text: str = "") -> None:
         """Write a file unless it exists: the first writer decides. A removed run directory is not made again."""
         with contextlib.suppress(FileExistsError, FileNotFoundError):
-            write_new(self.path(name), text)
+            write_new(path, text)
 
     def remove_markers(self) -> None:
         """Remove the exit markers of commands whose results are not here: they are fetched again with the results."""
@@ -110,7 +111,7 @@ class SshJob:
                 os.unlink(self.path(name))
 
     def write_never(self) -> None:
-        self.write_once(layout.numbered_name("token", self.handle.attempt), NEVER)
+        self.write_once(self.numbered("token"), NEVER)
 
 
 @dataclass(slots=True)

@@ -31,17 +31,7 @@ from assay.errors import InfrastructureError
 from assay.execute import places, process
 from assay.execute.base import Executor, Publish, UnconfirmedError
 from assay.execute.script import quote_text
-from assay.farms.submit_lines import (
-    build_cancel_command,
-    build_job_script,
-    build_state_dir,
-    build_submit_command,
-    find_program,
-    is_shell,
-    parse_native_id,
-    render_submit_line,
-    uses_script,
-)
+from assay.farms import submit_lines
 from assay.farms.waiting import Key, WaitingJobs
 from assay.record import run_directory
 from assay.system import processes
@@ -92,7 +82,7 @@ class SubmitExecutor(Executor):
 
     def __init__(self, farm: Farm, parallel: int = 8) -> None:
         self.farm = _anchor(farm)
-        self._is_shell = is_shell(farm)
+        self._is_shell = submit_lines.is_shell(farm)
         self._parallel = parallel
         self._bash = shutil.which("bash") or "/bin/bash"
         self._poll = select.epoll()
@@ -114,7 +104,7 @@ class SubmitExecutor(Executor):
     # ------------------------------------------------------------ submitting
 
     def submit(self, request: JobRequest, publish: Publish) -> JobHandle | None:
-        build_submit_command(self.farm, request)  # an incomplete farm is refused before there is a lease
+        submit_lines.build_submit_command(self.farm, request)  # an incomplete farm is refused before there is a lease
         self._reap_ready()
         refused, self._refused = self._refused, None
         if refused is not None:  # the next jobs would be refused as well
@@ -137,12 +127,12 @@ class SubmitExecutor(Executor):
 
     def _start(self, request: JobRequest, handle: JobHandle) -> None:
         try:
-            if uses_script(self.farm):
-                script = build_job_script(self.farm, request).encode("utf-8", "surrogateescape")
+            if submit_lines.uses_script(self.farm):
+                script = submit_lines.build_job_script(self.farm, request).encode("utf-8", "surrogateescape")
                 with contextlib.suppress(FileExistsError):
                     write_new(os.path.join(request.dir, layout.submit_script_name(request.attempt)), script, 0o777)
             log = os.path.join(request.dir, layout.submit_log_name(request.attempt))
-            argv = [self._bash, "-c", _wrap(build_submit_command(self.farm, request), request)]
+            argv = [self._bash, "-c", _wrap(submit_lines.build_submit_command(self.farm, request), request)]
             # a slot is a right on this host: only a bare shell's job needs it
             slots = process.place_slots(request.slot_fds) if self._is_shell else []
             pid = processes.spawn_session(argv, process.build_environment(request), log, slots)
@@ -161,23 +151,24 @@ class SubmitExecutor(Executor):
 
     @classmethod
     def find_program(cls, farm: Farm) -> str | None:
-        return find_program(farm)
+        return submit_lines.find_program(farm)
 
     @classmethod
     def uses_slots(cls, farm: Farm) -> bool:
         """Return whether the farm is a bare shell, which is the job itself."""
-        return is_shell(farm)
+        return submit_lines.is_shell(farm)
 
     @classmethod
     def render_line(cls, farm: Farm, request: JobRequest, command: str) -> str:
-        return render_submit_line(farm, request, layout.show_command(command, build_state_dir(farm, request.dir)))
+        shown = layout.show_command(command, submit_lines.build_state_dir(farm, request.dir))
+        return submit_lines.render_submit_line(farm, request, shown)
 
     @classmethod
     def find_job(cls, handle: JobHandle, run_dir: str) -> str:
         """Return the job's id as the submit command printed it."""
         if handle.native_id == _SHELL:
             return ""
-        return parse_native_id(read_end(os.path.join(run_dir, layout.submit_log_name(handle.attempt)), _LOG_TAIL_BYTES))
+        return submit_lines.parse_native_id(read_submit_log(run_dir, handle.attempt))
 
     def is_handed_over(self) -> bool:
         """Return whether the farm has all jobs; those of a bare shell are children of ours."""
@@ -220,18 +211,14 @@ class SubmitExecutor(Executor):
         if self._is_shell:
             peak = process.find_peak_bytes(used.ru_maxrss)
             self._usage[client.handle] = Usage(cpu_s=used.ru_utime + used.ru_stime, peak_rss_bytes=peak)
-        self._note_submitted(client.handle, key[0], status)
-
-    def _note_submitted(self, handle: JobHandle, run_dir: str, status: int) -> None:
-        """Record the end of a submit command: the farm has the job from now on; a shell has no queue."""
-        if os.WIFSIGNALED(status) and load_submit_code(run_dir, handle.attempt) is None:
-            code, message = 128 + os.WTERMSIG(status), f"the submit command was killed ({os.WTERMSIG(status)})"
-            write_submission(run_dir, handle.attempt, code, message)
-        is_taken = os.path.exists(os.path.join(run_dir, layout.submit_exit_name(handle.attempt, 0)))
-        if self._is_shell or not is_taken:
-            self._waiting.discard((run_dir, handle.attempt))
+        if os.WIFSIGNALED(status) and load_submit_code(*key) is None:
+            message = f"the submit command was killed ({os.WTERMSIG(status)})"
+            write_submission(*key, 128 + os.WTERMSIG(status), message)
+        is_taken = os.path.exists(os.path.join(key[0], layout.submit_exit_name(key[1], 0)))
+        if self._is_shell or not is_taken:  # a shell has no queue
+            self._waiting.discard(key)
         if not is_taken:
-            self._refused = self._refused or self.refusal(handle, run_dir)
+            self._refused = self._refused or self.refusal(client.handle, key[0])
 
     # ------------------------------------------------------------ watching
 
@@ -341,7 +328,7 @@ class SubmitExecutor(Executor):
     # ------------------------------------------------------------ the job's own directory
 
     def _state_dir(self, run_dir: str) -> str:
-        return build_state_dir(self.farm, run_dir)
+        return submit_lines.build_state_dir(self.farm, run_dir)
 
     def _token_path(self, run_dir: str, attempt: int) -> str:
         return os.path.join(self._state_dir(run_dir), layout.numbered_name("token", attempt))
@@ -376,7 +363,10 @@ class SubmitExecutor(Executor):
             self._pending.pop((run_dir, handle.attempt), None)
             self._waiting.discard((run_dir, handle.attempt))
             self._take_token(run_dir, handle.attempt)
-            self._pass_on_stop(run_dir, handle.attempt)
+            there, stop = self._state_dir(run_dir), layout.numbered_name("stop", handle.attempt)
+            if there != run_dir:
+                with contextlib.suppress(FileExistsError, FileNotFoundError):
+                    write_new(os.path.join(there, stop), read_text(os.path.join(run_dir, stop)))
             self._run_cancel_command(run_dir, handle.attempt)
         process.end_attempts([self._members(handle, run_dir) for handle, run_dir in jobs], grace_s)
         self._confirm(jobs, grace_s)
@@ -389,15 +379,10 @@ class SubmitExecutor(Executor):
         with contextlib.suppress(FileExistsError, FileNotFoundError):
             write_new(self._token_path(run_dir, attempt), f"{layout.NO_HOST} 0 0 - {int(time.time())}\n".encode())
 
-    def _pass_on_stop(self, run_dir: str, attempt: int) -> None:
-        there, name = self._state_dir(run_dir), layout.numbered_name("stop", attempt)
-        if there != run_dir:
-            with contextlib.suppress(FileExistsError, FileNotFoundError):
-                write_new(os.path.join(there, name), read_text(os.path.join(run_dir, name)))
-
     def _run_cancel_command(self, run_dir: str, attempt: int) -> None:
         log = os.path.join(run_dir, layout.submit_log_name(attempt))
-        text = build_cancel_command(self.farm, run_dir, attempt, parse_native_id(read_end(log, _LOG_TAIL_BYTES)))
+        native_id = submit_lines.parse_native_id(read_submit_log(run_dir, attempt))
+        text = submit_lines.build_cancel_command(self.farm, run_dir, attempt, native_id)
         if text is None or not os.path.exists(log) or load_submit_code(run_dir, attempt):
             return  # a refused job has no number; the first number in an error message is another job's
         with open(log, "ab") as file, contextlib.suppress(subprocess.TimeoutExpired):
@@ -487,13 +472,17 @@ def load_submit_code(run_dir: str, attempt: int) -> int | None:
     return max((code for number, code in filter(None, found) if number == attempt), default=None)
 
 
+def read_submit_log(run_dir: str, attempt: int) -> str:
+    """Return the end of what the submit command printed."""
+    return read_end(os.path.join(run_dir, layout.submit_log_name(attempt)), _LOG_TAIL_BYTES)
+
+
 def load_submit_failure(run_dir: str, attempt: int) -> str | None:
     """Return why an attempt was never submitted, with the last lines of output; None if it was, or may still be."""
     code = load_submit_code(run_dir, attempt)
     if not code or os.path.exists(os.path.join(run_dir, layout.numbered_name("token", attempt))):
         return None
-    log = os.path.join(run_dir, layout.submit_log_name(attempt))
-    lines = read_end(log, _LOG_TAIL_BYTES).strip().splitlines()[-5:]
+    lines = read_submit_log(run_dir, attempt).strip().splitlines()[-5:]
     said = ": " + "\n".join(lines) if lines else ", and it printed nothing"
     return f"submission failed: the submit command ended with code {code}{said}"
 
@@ -536,7 +525,7 @@ def write_submission(run_dir: str, attempt: int, code: int, message: str) -> Non
 
 def _anchor(farm: Farm) -> Farm:
     """Make a program given as `./tools/submit` absolute: the submit command runs in the run directory."""
-    program = find_program(farm)
+    program = submit_lines.find_program(farm)
     if not program or "/" not in program or program.startswith("/") or not os.path.exists(program):
         return farm
     absolute = shlex.quote(os.path.abspath(program))

@@ -31,10 +31,8 @@ def build_submit_command(farm: Farm, request: JobRequest) -> str:
     """Return the bash text that submits attempt N of a run; the job starts `job.sh`, whatever the run's commands."""
     if farm.kind == "template":
         if not {"command", "script"} & _places(farm.submit):
-            raise UsageError(
-                f"the template of the farm {farm.name} submits nothing: {farm.submit}",
-                "put {command} or {script} where the farm's command wants the job",
-            )
+            hint = "put {command} or {script} where the farm's command wants the job"
+            raise UsageError(f"the template of the farm {farm.name} submits nothing: {farm.submit}", hint)
         return _fill(farm.submit, _template_values(farm, request))
     name = shlex.quote(build_farm_name(farm, request))
     line = _render_line(farm, request, quote_text(build_job_command(farm, request)), name)

@@ -1,4 +1,4 @@
-"""A run of another tool before it becomes a run directory, and parsers for the values in tables."""
+"""The tools whose runs `assay index ingest` imports, a run of theirs before it becomes a run directory, and parsers."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import IO, Any, NoReturn
 
 from assay.errors import UsageError
+from assay.record.importers.registry import Importer
 from assay.record.index.base import Series
 from assay.system.fast_dataclasses import dataclass, field
 from assay.system.files import parse_json
@@ -21,6 +22,18 @@ _WORDS = {"true": True, "false": False, "null": None, "none": None}
 _NUMBERS = {"nan": math.nan, "inf": math.inf, "infinity": math.inf, "-inf": -math.inf, "-infinity": -math.inf}
 _INTEGER = re.compile(r"[+-]?(?:0|[1-9]\d{0,17})")  # 007 is text
 _NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
+_MODULES = "assay.exchange.importers"
+_STORE = "MLflow's store (mlflow.db; a folder mlruns/, an experiment or a run in it)"
+IMPORTERS = tuple(
+    Importer(name, title, "runs", f"{_MODULES}.{module}:{recognise}", f"{_MODULES}.{module}:{load}")
+    for name, title, module, recognise, load in (
+        ("mlflow", _STORE, "mlflow_store", "is_mlflow", "load_mlflow"),
+        ("wandb", "the CSV of W&B's runs table", "wandb_csv", "is_table", "load_table"),
+        ("wandb-history", "the CSV of one of W&B's charts", "wandb_csv", "is_history", "load_history"),
+        ("optuna", "Optuna's journal", "optuna_journal", "is_journal", "load_journal"),
+        ("trackio", "Trackio's database", "trackio_database", "is_trackio", "load_trackio"),
+    )
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,6 @@ from assay.exchange.importers.imported_run import (
     refuse,
 )
 from assay.record.importers.sample import Sample
-from assay.record.index.base import Series
 from assay.system.fast_dataclasses import dataclass, field
 from assay.system.files import parse_json
 from assay.values.series import Direction, direction_of
@@ -156,36 +155,32 @@ class _Journal:
 
 
 def _build_run(study: _Study, trial: _Trial) -> ImportedRun:
+    names, directions = _name_objectives(study), _name_directions(study)
+
     texts = {name: value for name, value in trial.user_attrs.items() if not _is_number(value)}
+    values = dict(zip(names, trial.values or [], strict=False))
+    values |= {n: float(value) for n, value in trial.user_attrs.items() if _is_number(value) and n not in values}
+    points = {}
+    if trial.intermediate:  # only with one objective
+        steps = [(float(step), value, None) for step, value in sorted(trial.intermediate.items())]
+        points[names[0] + _BY_STEP] = build_series([*steps])
+    points |= {name: build_series([(None, value, trial.ended_at)]) for name, value in values.items()}
     return ImportedRun(
         id=f"{study.name}/{trial.number}",
         name=f"trial-{trial.number:04d}",
         study=study.name,
         state=_STATES[trial.state],
         params=trial.params,
-        points=dict(_build_points(study, trial)),
+        points=points,
         reason=_REASONS.get(trial.state, ""),
         started_at=trial.started_at,
         ended_at=trial.ended_at,
         details={
-            "directions": _name_directions(study),
-            "objectives": [
-                f"{name}:{way}" for name, way in zip(_name_objectives(study), _name_directions(study), strict=True)
-            ],
+            "directions": directions,
+            "objectives": [f"{name}:{way}" for name, way in zip(names, directions, strict=True)],
             **({"user_attrs": texts} if texts else {}),
         },
     )
-
-
-def _build_points(study: _Study, trial: _Trial) -> Iterator[tuple[str, Series]]:
-    names = _name_objectives(study)
-    if trial.intermediate:  # only with one objective
-        points = [(float(step), value, None) for step, value in sorted(trial.intermediate.items())]
-        yield names[0] + _BY_STEP, build_series([*points])
-    found = dict(zip(names, trial.values or [], strict=False))
-    found |= {name: float(value) for name, value in trial.user_attrs.items() if _is_number(value) and name not in found}
-    for name, value in found.items():
-        yield name, build_series([(None, value, trial.ended_at)])
 
 
 def _name_objectives(study: _Study) -> list[str]:

@@ -24,20 +24,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from assay.errors import FormatError, InfrastructureError, UsageError
-from assay.exchange.store.manifests import (
-    FolderManifest,
-    Stored,
-    find_fault,
-    find_folders,
-    find_key,
-    is_upload,
-    leads_outside,
-    object_key,
-    parse,
-    rename_files,
-    render,
-    suggest_push,
-)
+from assay.exchange.store import manifests
+from assay.exchange.store.manifests import FolderManifest, Stored, is_upload, object_key, rename_files, suggest_push
 from assay.exchange.store.remote import Remote, hash_file
 from assay.exchange.store.transfer import copy_data
 from assay.system.files import TEMPORARY_SUFFIX, rename
@@ -63,7 +51,7 @@ def load_manifest(remote: Remote, key: str) -> FolderManifest | None:
     if text is None:
         return None
     manifest = _build_whole(text, remote, key)
-    if fault := find_fault(manifest, key):
+    if fault := manifests.find_fault(manifest, key):
         hint = f"nothing of it was taken; {suggest_push(remote.address, key)}"
         raise FormatError(f"{remote.address}/{key} {fault}", hint)
     return manifest
@@ -91,7 +79,7 @@ def try_each(call: Callable[[_Item], _Result], items: Iterable[_Item], at_once: 
 
 def _build_whole(text: bytes, remote: Remote, key: str) -> FolderManifest:
     again = suggest_push(remote.address, key)
-    manifest = parse(text, f"{remote.address}/{key}", again)
+    manifest = manifests.parse(text, f"{remote.address}/{key}", again)
     files, links, empty = dict(manifest.files), dict(manifest.links), list(manifest.empty)
     for folder, sha256 in manifest.trees.items():
         where = f"{remote.address}/{object_key(sha256)}"
@@ -99,7 +87,7 @@ def _build_whole(text: bytes, remote: Remote, key: str) -> FolderManifest:
         if listing is None or hashlib.sha256(listing).hexdigest() != sha256:
             why = "it is missing" if listing is None else "its hash is wrong"
             raise FormatError(f"{where} is damaged: {why}", again)
-        tree = rename_files(parse(listing, where, again), lambda name, top=folder: f"{top}/{name}")  # type: ignore[misc]
+        tree = rename_files(manifests.parse(listing, where, again), lambda name, top=folder: f"{top}/{name}")  # type: ignore[misc]
         files |= tree.files
         links |= tree.links
         empty += tree.empty
@@ -165,14 +153,14 @@ def _push_one(folder: OutgoingFolder, remote: Remote, pool: Executor, check: boo
         if old is not None and is_upload(folder.facts) and not is_upload(old.facts):  # the owner has sent the run
             return Sent(folder, 0, 0, is_new, old)
         manifest = _merge(folder, here, old)
-        if fault := find_fault(manifest, folder.key):
+        if fault := manifests.find_fault(manifest, folder.key):
             raise UsageError(f"{folder.path} cannot be sent: it {fault}")
         shown, trees = _split_trees(manifest, folder.trees)
         if not dry_run:
             listings = _Sender(remote, set(old.trees.values()) if old else set(), check, dry_run)
             for listing in trees:
                 listings.send_bytes(listing)
-        rendered = render(shown)
+        rendered = manifests.render(shown)
         if dry_run or rendered == text or remote.replace(rendered, folder.key, text):
             return Sent(folder, len(sender.counted), sum(sender.counted), is_new, manifest)
         text, old = _load_old(folder, remote)  # another client wrote it: merge both
@@ -186,16 +174,15 @@ def _load_old(folder: OutgoingFolder, remote: Remote) -> tuple[bytes | None, Fol
     except FormatError:
         old = None
     if old is not None:  # a damaged manifest may have a name as two kinds
-        folders = find_folders([*old.files, *old.links])
+        folders = manifests.find_folders([*old.files, *old.links])
         files = {name: each for name, each in old.files.items() if name not in folders}
         links = {name: each for name, each in old.links.items() if name not in folders and name not in files}
         old = replace(old, files=files, links=links, empty=())
-    if old is not None and find_fault(old, folder.key):
+    if old is not None and manifests.find_fault(old, folder.key):
         old = None  # a valid one replaces it
     if old is not None and "uid" in folder.facts and old.facts.get("uid") != folder.facts["uid"]:
-        raise UsageError(
-            f"{remote.address} holds another run that is called {folder.name}", "send this one to another address"
-        )
+        hint = "send this one to another address"
+        raise UsageError(f"{remote.address} holds another run that is called {folder.name}", hint)
     if old is not None and is_upload(old.facts) and not is_upload(folder.facts):
         old = None  # the owner's run replaces an upload completely
     return text, old
@@ -216,17 +203,17 @@ def _merge(folder: OutgoingFolder, here: FolderManifest, old: FolderManifest | N
     else:
         old, facts = _drop_other_kinds(old, ours), here.facts
     files, links = {**old.files, **ours.files}, {**old.links, **ours.links}
-    taken = {*files, *links, *find_folders([*files, *links])}
+    taken = {*files, *links, *manifests.find_folders([*files, *links])}
     return replace(ours, facts=facts, files=files, links=links, empty=tuple(n for n in ours.empty if n not in taken))
 
 
 def _drop_other_kinds(manifest: FolderManifest, newer: FolderManifest) -> FolderManifest:
     """Drop names that have another kind in the newer manifest, such as a file that is now a link or a folder."""
     leaves = {*newer.files, *newer.links}
-    folders = {*find_folders([*leaves, *newer.empty]), *newer.empty}
+    folders = {*manifests.find_folders([*leaves, *newer.empty]), *newer.empty}
 
     def stays(name: str, others: Mapping[str, object]) -> bool:
-        return name not in folders and name not in others and leaves.isdisjoint(find_folders([name]))
+        return name not in folders and name not in others and leaves.isdisjoint(manifests.find_folders([name]))
 
     return replace(
         manifest,
@@ -243,7 +230,7 @@ def _split_trees(manifest: FolderManifest, tops: Sequence[str]) -> tuple[FolderM
         inside = rename_files(manifest, lambda name: name.removeprefix(begin) if name.startswith(begin) else None)  # noqa: B023
         if not inside.files and not inside.links and not inside.empty:
             continue
-        listing = render(replace(inside, kind="tree", name="", facts={}, trees={}))
+        listing = manifests.render(replace(inside, kind="tree", name="", facts={}, trees={}))
         listings.append(listing)
         outside = rename_files(manifest, lambda name: None if name.startswith(begin) else name)  # noqa: B023
         manifest = replace(outside, trees={**manifest.trees, top: hashlib.sha256(listing).hexdigest()})
@@ -411,7 +398,7 @@ def fetch_files(
                 os.rmdir(folder)
     results = list(try_each(lambda name: _fetch_one(manifest, name, aside, present, remote), names, _FILES_AT_ONCE))
     if damaged := [each for each in results if isinstance(each, FormatError)]:
-        key = find_key(manifest.kind, manifest.name, "")
+        key = manifests.find_key(manifest.kind, manifest.name, "")
         raise FormatError("\n".join(each.message for each in damaged), suggest_push(remote.address, key or ""))
     came = [each for each in results if isinstance(each, int)]
     for name in manifest.empty if wanted is None else ():
@@ -420,7 +407,7 @@ def fetch_files(
     for name, target in manifest.links.items():
         if wanted is not None and name not in wanted:
             continue
-        if leads_outside(name, target):
+        if manifests.leads_outside(name, target):
             left_out.append(name)
             continue
         path = os.path.join(aside, name)

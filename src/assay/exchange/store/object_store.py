@@ -241,7 +241,12 @@ def _reach(url: str, notify: Notify) -> tuple[Any, str]:
     def ask() -> None:
         try:
             store, path = _open(url)
-            _check_bucket(store, path.strip("*/").partition("/")[0])
+            try:
+                store.info(path.strip("*/").partition("/")[0])
+            except Exception as error:
+                # a user may have the right to write and not to read this
+                if isinstance(error, FileNotFoundError) or not _is_about_rights(error):
+                    raise
             found.append((store, path))
         except Exception as error:  # noqa: BLE001 raised again in the calling thread
             found.append(error)
@@ -251,23 +256,11 @@ def _reach(url: str, notify: Notify) -> tuple[Any, str]:
     thread.start()
     thread.join(_ANSWER_S)
     if not found:
-        raise InfrastructureError(
-            f"{url} cannot be reached: no answer within {_ANSWER_S:g} s", "is there a network, and a login?"
-        )
+        hint = "is there a network, and a login?"
+        raise InfrastructureError(f"{url} cannot be reached: no answer within {_ANSWER_S:g} s", hint)
     if isinstance(found[0], Exception):
         raise found[0]
     return found[0]
-
-
-def _check_bucket(store: Any, bucket: str) -> None:
-    """Raise an error if the bucket does not exist or the store does not answer."""
-    try:
-        store.info(bucket)
-    except FileNotFoundError:
-        raise
-    except Exception as error:
-        if not _is_about_rights(error):  # a user may have the right to write and not to read this
-            raise
 
 
 def _open(url: str) -> tuple[Any, str]:

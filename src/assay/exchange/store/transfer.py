@@ -58,9 +58,8 @@ def parse_local(url: str, scheme: str | None) -> str:
         return url
     pieces = urllib.parse.urlsplit(url)
     if pieces.netloc not in {"", "localhost"}:
-        raise UsageError(
-            f"{url!r} names the machine {pieces.netloc!r}", "files of this machine only: write file:///PATH"
-        )
+        hint = "files of this machine only: write file:///PATH"
+        raise UsageError(f"{url!r} names the machine {pieces.netloc!r}", hint)
     # ? and # separate parts of a web address; in a path they are ordinary characters
     rest = url.split(":", 1)[1]
     path = urllib.parse.unquote(rest[2 + len(pieces.netloc) :] if rest.startswith("//") else rest)
