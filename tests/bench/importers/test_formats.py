@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from assay.bench.importers.formats import _PARSERS, Foreign, load_foreign, load_foreign_file, parse_foreign
-from assay.bench.importers.recognisers import IMPORTERS
+from assay.bench.importers.formats import _PARSERS, IMPORTERS, Foreign, load_foreign, load_foreign_file, parse_foreign
 from assay.bench.importers.result import FieldError, ForeignFields, parse_moment, parse_number
 from assay.bench.values.execution import BenchExecution
 from assay.errors import UsageError

@@ -25,7 +25,6 @@ from assay.bench.commands.options import (
     show,
 )
 from assay.bench.flow.archive import find_location, import_results
-from assay.bench.flow.baselines import HEAD, remove_baseline, set_baseline
 from assay.bench.flow.bisect import bisect_benchmark
 from assay.bench.flow.commits import CommitsQuestion, run_commits
 from assay.bench.flow.compare import (
@@ -39,6 +38,7 @@ from assay.bench.flow.compare import (
 )
 from assay.bench.flow.history import HistoryOptions, confirm_newest, load_changes, load_histories, triage_change
 from assay.bench.flow.selftest import WORK, check_gate, run_selftest
+from assay.bench.flow.sides import HEAD, remove_baseline, set_baseline
 from assay.bench.flow.tables import describe_table, load_table
 from assay.bench.records import Baseline, load_named
 from assay.bench.report.executions import build_commits_document, build_run_cases, build_run_document

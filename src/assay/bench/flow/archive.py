@@ -11,9 +11,14 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 
-from assay.bench.flow.execution_builder import JobSurroundings, build_environment, build_execution, build_fingerprint
-from assay.bench.flow.machine import CpuMeter, describe_machine, find_contamination, load_machine
-from assay.bench.flow.machine_watch import load_context, open_meter
+from assay.bench.flow.execution_builder import (
+    JobSurroundings,
+    build_environment,
+    build_execution,
+    build_fingerprint,
+    find_contamination,
+)
+from assay.bench.flow.machine import CpuMeter, describe_machine, load_context, load_machine, open_meter
 from assay.bench.importers.formats import Foreign, load_foreign_file
 from assay.bench.importers.result import DIGEST, identify_result
 from assay.bench.records import BENCH_FILE, load_execution, write_execution, write_points

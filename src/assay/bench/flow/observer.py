@@ -9,8 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 from assay.bench.flow.execution_builder import JobSurroundings, build_execution
-from assay.bench.flow.machine import load_accelerators
-from assay.bench.flow.machine_watch import BEFORE_S, ForeignLoad, MachineWatch, load_context
+from assay.bench.flow.machine import BEFORE_S, ForeignLoad, MachineWatch, load_accelerators, load_context
 from assay.bench.records import write_execution, write_points
 from assay.bench.values.execution import BenchExecution, BenchRequest, BenchVariant
 from assay.execute import process

@@ -208,11 +208,6 @@ def build_comparison_document(report: ComparisonReport, *, allow_changed: bool =
     )
 
 
-def render_comparison(report: ComparisonReport) -> str:
-    """Render the text that `assay.compare_benchmarks` returns."""
-    return render_terminal(build_comparison_document(report))
-
-
 def _build_comparison(report: ComparisonReport) -> Iterator[Block]:
     """Build a row for each metric, and below it everything that is not simply as good as before. Each environment has a
     table: a column for it would leave no room for the figures."""
