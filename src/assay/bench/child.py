@@ -108,12 +108,10 @@ def _run(options: argparse.Namespace, arguments: Arguments) -> int:
         end["error"] = {"type": "NoSuchBenchmark", "message": str(error)}
         print(f"assay: {error}", file=sys.stderr)
     except BaseException as error:  # noqa: BLE001 a benchmark may raise anything, and its failure is its result
-        end["error"] = {
-            "type": type(error).__name__,
-            "message": _describe(error),
-            "lines": _render_traceback(error).splitlines()[-_LAST_LINES:],
-        }
-        print(_render_traceback(error), end="", file=sys.stderr)
+        lines = _render_traceback(error)
+        print(lines, end="", file=sys.stderr)
+        last = lines.splitlines()[-_LAST_LINES:]
+        end["error"] = {"type": type(error).__name__, "message": _describe(error), "lines": last}
     end |= {"time": time.time(), "framework": find_framework(), "packages": find_packages(), "peaks": load_peaks()}
     write_line(end)
     return 0 if end["ok"] else 1
@@ -124,8 +122,7 @@ def _execute(
 ) -> None:
     profile = None
     if options.profile:
-        from assay.bench.profiling import Profile
-        from assay.bench.values.execution import parse_windows
+        from assay.bench.profiling import Profile, parse_windows
 
         profile = Profile(parse_windows(options.profile), options.profiler, options.profile_dir, options.py_spy)
         profile.start()
@@ -313,9 +310,6 @@ def find_matches(text: str, arguments: Arguments) -> list[str]:
     if not found:
         raise NoSuchBenchmarkError(f"no method of {path} matches {pattern!r}; it has: {', '.join(listed) or 'none'}")
     return [f"{path}.{name}" for name in found]
-
-
-# ---------------------------------------------------------------- constructors
 
 
 def build_object(owner: type, arguments: Arguments) -> Any:

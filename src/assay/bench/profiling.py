@@ -109,8 +109,12 @@ class Profile:
 
     def start(self) -> None:
         """Start the profile. A window from 0 has begun when this returns: the benchmark may end within 1 ms."""
-        if self._kind != "py-spy":
-            _warm_torch_up()
+        torch: Any = sys.modules.get("torch") if self._kind != "py-spy" else None
+        if torch is not None:  # its profiler's first start takes seconds, which would count, and fill a short window
+            with contextlib.suppress(Exception):  # the first window reports the problem
+                first = torch.profiler.profile(activities=_choose_activities(torch))
+                first.start()
+                first.stop()
         self.follow()
         if self._windows and not self._windows[0].begin_s:
             self._is_profiling.wait()
@@ -246,17 +250,6 @@ class _Torch:
     def stop(self) -> None:
         self._call(self._profile.stop)
         self._profile.export_chrome_trace(self._path)
-
-
-def _warm_torch_up() -> None:
-    """Start torch's profiler once: its first start takes seconds, which would count, and fill a short window."""
-    torch: Any = sys.modules.get("torch")
-    if torch is None:
-        return
-    with contextlib.suppress(Exception):  # the first window reports the problem
-        first = torch.profiler.profile(activities=_choose_activities(torch))
-        first.start()
-        first.stop()
 
 
 def _choose_activities(torch: Any) -> list[Any]:
@@ -436,14 +429,12 @@ class CommandProfile(Profile):
 
 
 def has_python(pid: int) -> bool:
-    """Return whether the process, or a descendant of it, is an interpreter."""
-    return any(map(_is_python, [pid, *processes.find_descendants(pid)]))
-
-
-def _is_python(pid: int) -> bool:
-    """Return whether a process is an interpreter: by its program, or by a library that another program has loaded."""
-    program = os.path.basename(processes.find_program(pid))
-    return program.startswith(("python", "pypy")) or b"/libpython" in processes.load_maps(pid)
+    """Return whether the process or a descendant is an interpreter, by its program or by a library in another one."""
+    return any(
+        os.path.basename(processes.find_program(each)).startswith(("python", "pypy"))
+        or b"/libpython" in processes.load_maps(each)
+        for each in (pid, *processes.find_descendants(pid))
+    )
 
 
 if __name__ == "__main__":

@@ -188,9 +188,7 @@ def effect_option(default: float | None, text: str) -> Any:
 
 
 def foreign_option(text: str) -> Any:
-    return option(
-        "--foreign-limit", type=float, minimum=0, maximum=1, default=0.1, metavar="FRACTION", help=text
-    )  # fmt: skip
+    return option("--foreign-limit", type=float, minimum=0, maximum=1, default=0.1, metavar="FRACTION", help=text)
 
 
 def most_option() -> Any:

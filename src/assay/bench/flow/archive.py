@@ -242,20 +242,17 @@ def write_as_run(location: StudyLocation, execution: BenchExecution, label: str 
         return False
     if _write_run(own, location, execution, label, kind):
         return True
-    marked = replace(execution, execution_id=f"{execution.execution_id}-{mark}")
-    return not _is_same(own, execution) and _write_run(apart, location, marked, label, kind)
-
-
-def _is_same(run_dir: str, execution: BenchExecution) -> bool:
-    """Return whether two executions are the same: by the content of the imported file, or by the results of our own."""
-    there = None
     with suppress(AssayError, OSError):
-        there = load_execution(run_dir)
-    if there is None:
-        return False
-    if DIGEST in there.extra:
-        return bool(there.extra[DIGEST] == execution.extra[DIGEST])
-    return identify_result(there) == identify_result(execution)
+        there = load_execution(own)
+        # the same execution: by the content of the imported file, or by the results of our own
+        if there and (
+            there.extra[DIGEST] == mark
+            if DIGEST in there.extra
+            else identify_result(there) == identify_result(execution)
+        ):
+            return False
+    marked = replace(execution, execution_id=f"{execution.execution_id}-{mark}")
+    return _write_run(apart, location, marked, label, kind)
 
 
 def _name_folder(execution: BenchExecution, mark: str = "") -> str:

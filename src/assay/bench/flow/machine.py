@@ -183,15 +183,15 @@ def parse_accelerators(text: str) -> Accelerators:
         content = parse_json(text[text.index("{") :])
     except ValueError:
         return Accelerators()
-    cards = {int(match[1]): fields for name, fields in content.items() if (match := re.fullmatch(r"card(\d+)", name))}
-    system = _lower(content.get("system"))
-    return Accelerators(tuple(_name(cards[number]) for number in sorted(cards)), system.get("driver version", ""))
-
-
-def _name(fields: Any) -> str:
-    known = _lower(fields)
-    names = [known[key] for key in _NAMES if known.get(key, "N/A") != "N/A"]
-    return next((name for name in names if not name.startswith("0x")), names[0] if names else "AMD GPU")
+    found = ((match, fields) for name, fields in content.items() if (match := re.fullmatch(r"card(\d+)", name)))
+    models = {}
+    for match, fields in found:
+        known = _lower(fields)
+        names = [known[key] for key in _NAMES if known.get(key, "N/A") != "N/A"]
+        plain = (name for name in names if not name.startswith("0x"))
+        models[int(match[1])] = next(plain, names[0] if names else "AMD GPU")
+    driver = _lower(content.get("system")).get("driver version", "")
+    return Accelerators(tuple(models[number] for number in sorted(models)), driver)
 
 
 def _lower(fields: Any) -> dict[str, str]:
@@ -313,9 +313,6 @@ def add_aftermath(
 ) -> Machine:
     reasons = {*machine.throttled, *find_throttling(after), *throttled} - {"application_clocks"}
     return replace(machine, gpus_after=after, throttled=tuple(sorted(reasons)), foreign_cpu=foreign)
-
-
-# ---------------------------------------------------------------- on a farm
 
 
 def write_context(run_dir: str, context: JobSurroundings) -> None:

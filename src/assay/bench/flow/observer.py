@@ -67,21 +67,18 @@ class BenchObserver:
         if self._request.farm is not None:
             self.inner.started(entry)
             return
-        before = None if self._is_disturbed() else self._outlook.mark()
+        # the CPU time of another run of ours is not known before it has ended
+        handles = [handle for handle in self._handles.values() if handle is not None]
+        is_disturbed = any(processes.is_alive(handle.pid, handle.start, handle.boot) for handle in handles)
+        if is_disturbed:
+            self._outlook.forget()
+        before = None if is_disturbed else self._outlook.mark()
         environment = self._load_environment(self._find_folder(self._variants[entry.spec.name]))
         job, slot = (entry.handle.pid, entry.handle.slot or "") if entry.handle else (0, "")
         gpus = tuple(int(part) for part in slot.split(",") if part.strip().isdecimal())
         self._live[entry.dir] = MachineWatch(entry.dir, job, environment, self._devices, gpus, before)
         self._handles[entry.dir] = entry.handle
         self.inner.started(entry)
-
-    def _is_disturbed(self) -> bool:
-        """Return whether another run of ours is active; its CPU time is not known before it has ended."""
-        handles = [handle for handle in self._handles.values() if handle is not None]
-        is_disturbed = any(processes.is_alive(handle.pid, handle.start, handle.boot) for handle in handles)
-        if is_disturbed:
-            self._outlook.forget()
-        return is_disturbed
 
     def tick(self, running: Sequence[Entry], now: float) -> None:
         self.inner.tick(running, now)
@@ -146,9 +143,6 @@ class BenchObserver:
     def _warn(self, text: str) -> None:
         self.warnings.append(text)
         self._console.warning(text)
-
-
-# ---------------------------------------------------------------- processes that a run leaves
 
 
 def find_left_behind(entry: Entry) -> set[int]:

@@ -265,13 +265,12 @@ def _build_jobs(
             variants: Sequence[BenchVariant | None] = request.variants or (None,)
             for variant in variants if trial % 2 else reversed(variants):
                 specs = (_build_spec(request, method, trial, variant, execution_id) for execution_id in ids)
-                yield next(spec for spec in specs if not _is_taken(request, location, spec)), variant
-
-
-def _is_taken(request: BenchRequest, location: StudyLocation, spec: RunSpec) -> bool:
-    """Return whether an earlier call has used this id: nothing is overwritten."""
-    output = os.path.join(request.output_root, spec.title or "") if request.output_root else None
-    return os.path.lexists(os.path.join(location.dir, spec.name)) or (output is not None and os.path.lexists(output))
+                for spec in specs:  # an earlier call may have used the id: nothing is overwritten
+                    output = request.output_root and os.path.join(request.output_root, spec.title or "")
+                    places = (os.path.join(location.dir, spec.name), *([output] if output else []))
+                    if not any(map(os.path.lexists, places)):
+                        yield spec, variant
+                        break
 
 
 def _build_ids(fixed: str | None) -> Iterator[str]:
@@ -349,7 +348,9 @@ def _render_command(request: BenchRequest, method: BenchMethod, variant: BenchVa
         if environment:
             python = f"{environment} {shlex.join(_python(replace(request, python='python')))}"
         words, flags = [python, "run", shlex.quote(method.text)], _child_flags(request, output)
-    text = " && ".join([*steps, " ".join([*words, *map(_quote, flags)])])
+    # a reference to the run directory is expanded by the shell
+    quoted_flags = (f'"{flag}"' if layout.RUN_DIR_REFERENCE in flag else shlex.quote(flag) for flag in flags)
+    text = " && ".join([*steps, " ".join([*words, *quoted_flags])])
     if request.farm is None:
         return text
     wait = "-" if request.slots and len(request.slots) > 1 else f"{request.max_wait_s or _MAX_WAIT_S:g}"
@@ -365,11 +366,6 @@ def _python(request: BenchRequest) -> list[str]:
     source = repr(_SOURCE) if request.farm is None else f"os.environ[{ENV_SOURCE!r}]"
     code = f"import os, sys; sys.path.append({source}); from assay.bench.child import main; sys.exit(main())"
     return [request.python, "-c", code]
-
-
-def _quote(word: str) -> str:
-    """Quote the text for the shell, except a reference to the run directory, which the shell expands."""
-    return f'"{word}"' if layout.RUN_DIR_REFERENCE in word else shlex.quote(word)
 
 
 def _child_flags(request: BenchRequest, output: str) -> list[str]:

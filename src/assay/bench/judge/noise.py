@@ -245,9 +245,6 @@ def build_density(distances: Array) -> Array:
     return np.log((1 - CONTAMINATION) * density + CONTAMINATION / (math.pi * (1 + centres**2)))
 
 
-# ---------------------------------------------------------------- the gain of a step
-
-
 def measure_gains(density: Array, values: Array, before: float, after: float) -> Array:
     """Return for every index the log-likelihood ratio of the values with a step there and without any.
 

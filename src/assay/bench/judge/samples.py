@@ -64,17 +64,10 @@ def build_pair(
 # ---------------------------------------------------------------- verdicts
 
 
-def build_finding(comparison: SampleComparison) -> Finding:
-    message = "; ".join((comparison.message, *comparison.warnings))
-    return Finding(
-        comparison.kind,
-        comparison.subject,
-        message,
-        comparison.head,
-        comparison.base,
-        effect=comparison.effect,
-        interval=comparison.interval,
-    )
+def build_finding(found: SampleComparison) -> Finding:
+    message = "; ".join((found.message, *found.warnings))
+    levels = (found.head, found.base)
+    return Finding(found.kind, found.subject, message, *levels, effect=found.effect, interval=found.interval)
 
 
 @needed_for("comparing benchmarks")

@@ -104,7 +104,7 @@ def render_execution(execution: BenchExecution, number: int, total: int) -> str:
     name = f"[{number:{len(str(total))}}/{total}] {execution.method}{label} trial {execution.trial}"
     if execution.result.findings:
         finding = execution.result.findings[0]
-        return clean(f"{name}: {_name_kind(execution, finding)}: {finding.message}")
+        return clean(f"{name}: {execution.void or finding.kind}: {finding.message}")
     if execution.result.skipped:
         return clean(f"{name}: skipped: {execution.result.skipped}")
     figures = execution.result.numbers
@@ -115,11 +115,6 @@ def render_execution(execution: BenchExecution, number: int, total: int) -> str:
     word = "refused" if execution.refused else "contaminated"
     trouble = "".join(f" ({word}: {reason})" for reason in execution.contaminated[:1])
     return clean(f"{name}: {figure}{trouble}")
-
-
-def _name_kind(execution: BenchExecution, finding: Finding) -> str:
-    """Return the kind of an execution; an interrupted one is not a failure of the benchmark."""
-    return execution.void or str(finding.kind)
 
 
 def group_executions(executions: Sequence[BenchExecution]) -> dict[tuple[str, str], list[BenchExecution]]:
@@ -235,7 +230,7 @@ def _describe_trouble(method: str, label: str, found: Sequence[BenchExecution]) 
     lines: dict[str, list[int]] = {}
     for execution in found:
         for finding in execution.result.findings:
-            text = f"{_name_kind(execution, finding)} {method}: {finding.message}"
+            text = f"{execution.void or finding.kind} {method}: {finding.message}"
             lines.setdefault(text, []).append(execution.trial)
         if execution.result.skipped:
             lines.setdefault(f"skipped {method}: {execution.result.skipped}", []).append(execution.trial)
@@ -267,19 +262,15 @@ def build_run_cases(report: BenchReport) -> list[tuple[str, str, Verdict]]:
     cases = []
     for execution in report.executions:
         name = f"trial {execution.trial}" + (f" {execution.label}" if execution.label else "")
-        cases.append((execution.method, name, Verdict.of(_list_findings(execution), 1)))
+        findings = list(execution.result.findings)
+        if execution.void:
+            why = execution.result.skipped or "; ".join(finding.message for finding in findings)
+            message = f"{execution.void}: {why}" if why else execution.void
+            findings = [Finding(VerdictKind.INCONCLUSIVE, execution.method, message)]
+        elif execution.refused:
+            findings.append(Finding(VerdictKind.INCONCLUSIVE, execution.method, "; ".join(execution.contaminated)))
+        cases.append((execution.method, name, Verdict.of(findings, 1)))
     return cases
-
-
-def _list_findings(execution: BenchExecution) -> list[Finding]:
-    if execution.void:
-        why = execution.result.skipped or "; ".join(finding.message for finding in execution.result.findings)
-        message = f"{execution.void}: {why}" if why else execution.void
-        return [Finding(VerdictKind.INCONCLUSIVE, execution.method, message)]
-    findings = list(execution.result.findings)
-    if execution.refused:
-        findings.append(Finding(VerdictKind.INCONCLUSIVE, execution.method, "; ".join(execution.contaminated)))
-    return findings
 
 
 # ---------------------------------------------------------------- for a pipeline
@@ -289,10 +280,16 @@ def build_bench_document(
     title: str, cases: Cases, blocks: Sequence[Block], facts: Any, *, allow_changed: bool = False
 ) -> Document:
     """Build a document. `blocks` are for a terminal and a page; Markdown and JUnit show the cases for a pipeline."""
+    suite = []
+    for group, name, verdict in cases:
+        bad = [finding for finding in verdict.findings if finding.kind is not VerdictKind.PASS]
+        details = "\n".join(f"{finding.kind} {finding.subject}: {finding.message}" for finding in bad)
+        excuse = ALLOWED if allow_changed and verdict.kind is VerdictKind.CHANGED else ""
+        suite.append(Case(group, name, verdict.kind, bad[0].message if bad else "", details, excuse=excuse))
     return Document(
         title,
         (Only(("markdown", "html"), _build_case_blocks(title, cases)), Only(("terminal", "html"), blocks)),
-        suites=[Suite(title, [_build_case(case, allow_changed) for case in cases])],
+        suites=[Suite(title, suite)],
         suites_name="assay bench",
         facts=facts,
     )
@@ -311,14 +308,6 @@ def _build_case_blocks(title: str, cases: Cases) -> list[Block]:
         if found.kind is not VerdictKind.PASS
     ]
     return [Heading(title, worst), Text(f"{len(cases)} checked, {passed} passed."), TableBlock(Table(columns, rows))]
-
-
-def _build_case(case: tuple[str, str, Verdict], allow_changed: bool) -> Case:
-    group, name, verdict = case
-    bad = [finding for finding in verdict.findings if finding.kind is not VerdictKind.PASS]
-    details = "\n".join(f"{finding.kind} {finding.subject}: {finding.message}" for finding in bad)
-    excuse = ALLOWED if allow_changed and verdict.kind is VerdictKind.CHANGED else ""
-    return Case(group, name, verdict.kind, bad[0].message if bad else "", details, excuse=excuse)
 
 
 def render_effect(finding: Finding) -> str | None:

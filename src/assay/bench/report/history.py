@@ -328,7 +328,14 @@ def render_setups(found: EnvironmentTable, form: str, width: int | None = None) 
     if form == "text":
         table = TableBlock(build_setup_table(found), hint="choose with -m")
         return render_terminal(Document("", (table,)), width=width)
-    quartiles = _build_quartile_table(found)
+    names = [f"{name}.{part}" for name in found.metrics for part in ("median", "low", "high")]
+    names += [f"{name}.left_out" for name in found.disturbed]
+    columns = [*(Column(key) for key in found.by), *(Column(name, "number", digits=None) for name in ("n", *names))]
+    cells = []
+    for row in found.rows:
+        figures = [figure for name in found.metrics for figure in _quartiles(row.values[name])]
+        cells.append([*row.keys, row.count, *figures, *(len(row.aside[name]) for name in found.disturbed)])
+    quartiles = Table(tuple(columns), cells)
     return tables.render_csv(quartiles) if form == "csv" else tables.render_json(quartiles) + "\n"
 
 
@@ -341,17 +348,6 @@ def build_setup_table(found: EnvironmentTable) -> Table:
         [*row.keys, row.count, *(render_figure(name, row.values[name], row.aside[name]) for name in metrics)]
         for row in found.rows
     ]
-    return Table(tuple(columns), cells)
-
-
-def _build_quartile_table(found: EnvironmentTable) -> Table:
-    names = [f"{name}.{part}" for name in found.metrics for part in ("median", "low", "high")]
-    names += [f"{name}.left_out" for name in found.disturbed]
-    columns = [*(Column(key) for key in found.by), *(Column(name, "number", digits=None) for name in ("n", *names))]
-    cells = []
-    for row in found.rows:
-        figures = [figure for name in found.metrics for figure in _quartiles(row.values[name])]
-        cells.append([*row.keys, row.count, *figures, *(len(row.aside[name]) for name in found.disturbed)])
     return Table(tuple(columns), cells)
 
 

@@ -456,14 +456,13 @@ class BenchReport:
 
     @property
     def exit_code(self) -> ExitCode:
-        codes = set() if self.executions else {ExitCode.FAILED}
-        if self.executions and all(execution.result.skipped for execution in self.executions):
-            codes = {VerdictKind.INCONCLUSIVE.exit_code}
+        open_code = VerdictKind.INCONCLUSIVE.exit_code
+        codes = set()
         for execution in self.executions:
-            if execution.result.skipped:
-                continue
-            refused = VerdictKind.INCONCLUSIVE.exit_code if execution.refused else ExitCode.OK
-            codes.add(refused if execution.result.succeeded else ExitCode.FAILED)
+            if not execution.result.skipped:
+                refused = open_code if execution.refused else ExitCode.OK
+                codes.add(refused if execution.result.succeeded else ExitCode.FAILED)
+        codes = codes or {open_code if self.executions else ExitCode.FAILED}
         if self.interrupted:
             codes.add(ExitCode.INTERRUPTED)
         if self.problem:
