@@ -70,8 +70,7 @@ def load_child_report(path: str, tf_prefix: str | None = None) -> ChildReport:
 
 
 def _load_entries(prefix: str) -> tuple[list[Mapping[str, Any]], list[str]]:
-    """Load all entries: the first one of the first file is the benchmark's own, as in PerfZero; problems of others are
-    reported."""
+    """Load all entries, the benchmark's own first as in PerfZero; problems of its files are reported."""
     folder, start = os.path.split(prefix)
     reports: list[Mapping[str, Any]] = []
     problems = []

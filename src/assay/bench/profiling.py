@@ -202,8 +202,7 @@ class Profile:
 
 
 def find_framework(kind: str) -> str | None:
-    """Find the framework whose own profiler is used. A module whose import is not complete does not count: half of its
-    names are missing, and Python marks it."""
+    """Find the framework whose own profiler is used. During its import half of its names are missing."""
     known = [(name, sys.modules[name]) for name in _FRAMEWORKS if name in sys.modules and kind != "py-spy"]
     return next((name for name, module in known if not getattr(module.__spec__, "_initializing", False)), None)
 

@@ -26,8 +26,7 @@ _BOUNDARIES = ("", ".", ":", "(", "[")  # characters that may follow the name of
 
 
 def list_suite(text: str) -> list[SuiteBenchmark]:
-    """List the benchmarks of a suite, or of a part of it. A module that cannot be imported is listed too: its run
-    reports why."""
+    """List the benchmarks of a suite or a part of it; the run of a module that cannot be imported reports why."""
     path, name = _split(text)
     tests, others = _find_files(path)
     found: list[SuiteBenchmark] = []

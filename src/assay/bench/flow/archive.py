@@ -245,11 +245,7 @@ def write_as_run(location: StudyLocation, execution: BenchExecution, label: str 
     with suppress(AssayError, OSError):
         there = load_execution(own)
         # the same execution: by the content of the imported file, or by the results of our own
-        if there and (
-            there.extra[DIGEST] == mark
-            if DIGEST in there.extra
-            else identify_result(there) == identify_result(execution)
-        ):
+        if there and (there.extra.get(DIGEST) or identify_result(there)) in (mark, identify_result(execution)):
             return False
     marked = replace(execution, execution_id=f"{execution.execution_id}-{mark}")
     return _write_run(apart, location, marked, label, kind)

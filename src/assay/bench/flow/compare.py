@@ -422,8 +422,7 @@ def parse_span(span: str, flag: str = "--git") -> tuple[str, str]:
 
 
 class Contest:
-    """Runs both sides in turns, until every metric has its verdict. A first FAIL is provisional; new executions confirm
-    it."""
+    """Runs both sides in turns until every metric has its verdict; new executions confirm a first FAIL."""
 
     def __init__(self, request: BenchRequest, options: CompareOptions, run: Run, console: Console) -> None:
         # the fewest trials with which a metric can fail: p is corrected for the number of metrics; commands and

@@ -274,8 +274,7 @@ def find_doubt(execution: BenchExecution, metric: str, invalid: set[str], everyt
 
 
 def find_invalid(executions: Sequence[BenchExecution], triages: Sequence[Triage]) -> set[str]:
-    """Return the executions from a change that was declared invalid to the last one at the time, in the same label and
-    environment."""
+    """Return the executions of invalid changes: up to the last one at the time, in the same series."""
     order = {execution.execution_id: index for index, execution in enumerate(executions)}
     found: set[str] = set()
     for each in latest_triage(triages):
@@ -597,8 +596,7 @@ def _holds(step: LevelStep, last_level: float) -> bool:
 def triage_change(
     metric: str, method: str, name: str, judgement: Judgement, note: str, root: str | None, everything: bool = False
 ) -> str:
-    """Store the judgement of a change, which is named by its first execution, by a commit of its range, or by `last`.
-    Returns a line that names the change."""
+    """Store the judgement of a change: `name` is its first execution, a commit of its range, or `last`."""
     location = find_location(root)
     meant = None
     if judgement == "open":  # it revokes an earlier judgement: `invalid` may have left too few for a history

@@ -154,8 +154,7 @@ class TreeWatch(threading.Thread):
         )
 
     def finish(self, left: Collection[int] = ()) -> TreePeaks:
-        """Read the memory for the last time. `left` are processes that have outlived the run; these may no longer be
-        descendants of the first one."""
+        """Read the memory for the last time, also of `left`: processes that have outlived the run."""
         self._over.set()
         if self.ident is not None:
             self.join()
@@ -167,8 +166,7 @@ class TreeWatch(threading.Thread):
 
 
 def drop_starting_copies(stats: Iterable[ProcessStat]) -> list[ProcessStat]:
-    """Remove processes that are just being started: a child shares its parent's memory until it executes another
-    program, and that memory would be counted twice."""
+    """Remove children that have not executed their program yet: they still share their parent's memory."""
     found = list(stats)
     sizes = {stat.pid: (stat.rss_bytes, stat.vms_bytes) for stat in found}
     return [stat for stat in found if sizes.get(stat.parent) != sizes[stat.pid]]

@@ -274,8 +274,7 @@ def commit_files(checkouts: Checkouts, request: BenchRequest) -> Commit:
 def open_question(
     checkouts: Checkouts, ends: Sequence[Commit], request: BenchRequest, asked: Mapping[str, object]
 ) -> str:
-    """Open the folder of a question about two commits. The same question gets its earlier folder again: so an
-    interrupted call is continued."""
+    """Open the folder of a question about two commits: asked again, it is continued there."""
     content = {
         "repository": checkouts.repository,
         "inside": checkouts.inside[0],

@@ -238,8 +238,7 @@ class _Group:
 
 
 def parse_google(sample: Sample) -> Iterator[BenchExecution | str]:
-    """Parse google-benchmark's JSON: repetitions of one benchmark are the samples of one execution. If it has only
-    their aggregates, the median is used, or the mean."""
+    """Parse google-benchmark's JSON: repetitions are samples of one execution; else the median or mean is used."""
     file = ForeignFields(sample.content)
     context = file.part("context")
     setup = {

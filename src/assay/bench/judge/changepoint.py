@@ -330,8 +330,7 @@ def find_excess_inflation(autocorrelation: float) -> float:
 
 
 def measure_residual_autocorrelation(parts: Sequence[Array]) -> float:
-    """Return the lag-1 autocorrelation of the residuals, clipped at 3 sigma, corrected for the bias of fitted levels
-    and raised by its standard error."""
+    """Return an upper estimate of the lag-1 autocorrelation of the residuals; fitted levels bias it."""
     found = _correlate(parts, 3 * MAD_TO_SIGMA * find_middle(np.abs(np.concatenate(parts))))
     if found is None:
         return 0.0

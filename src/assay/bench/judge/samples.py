@@ -194,8 +194,7 @@ def _conclude(asked: Question, found: SampleComparison, together: int) -> Sample
 
 
 def _allow_for_stragglers(pair: SamplePair, found: SampleComparison) -> SampleComparison:
-    """Report a few trials of head that are much worse than all others: they do not change a median, but a comparison
-    with them does not pass."""
+    """Report a few trials of head that are much worse than the others: a median hides them, and it does not pass."""
     base, head = pair.base.clean, pair.head.clean
     late = find_stragglers(base, head, 1 if pair.question.direction == "min" else -1, pair.question.threshold)
     if not late:

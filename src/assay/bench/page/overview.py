@@ -145,8 +145,7 @@ class BenchLine:
 
 @dataclass(frozen=True, slots=True)
 class TopChange:
-    """The largest change of a metric at one commit, and how many others the benchmark has there: with other parameters,
-    and in other environments."""
+    """The largest change of a metric at one commit, and how many others the benchmark has there."""
 
     method: str
     change: ChangeLine

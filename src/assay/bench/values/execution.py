@@ -259,8 +259,7 @@ class Framework:
 
 @dataclass(frozen=True, slots=True)
 class Peaks:
-    """Peaks of the whole process tree. For one process the kernel's counter is exact, however short it was; for several
-    processes together readings are used."""
+    """Peaks of the whole process tree: exact for one process, by the kernel's counter; of several from readings."""
 
     max_rss: int = 0  # bytes: of the largest process by the kernel's counter, or the largest sum of a reading
     max_vms: int = 0
