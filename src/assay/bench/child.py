@@ -122,7 +122,8 @@ def _execute(
 ) -> None:
     profile = None
     if options.profile:
-        from assay.bench.profiling import Profile, parse_windows
+        from assay.bench.profiling import Profile
+        from assay.bench.values.execution import parse_windows
 
         profile = Profile(parse_windows(options.profile), options.profiler, options.profile_dir, options.py_spy)
         profile.start()

@@ -161,8 +161,7 @@ def _build_ending(
 
 
 def describe_end(reason: str, was_killed: bool = False, oom_kills: int | None = None) -> str:
-    """Describe the end without the name of the run's only command, which users do not know. A process that was killed
-    by SIGKILL cannot report it, so the parent does."""
+    """Describe the end, without the run's only command, which users do not know, and for a process that was killed."""
     if not was_killed:
         return re.sub(rf"^{COMMAND}\b", "it", reason)
     guess = "perhaps it was out of memory"

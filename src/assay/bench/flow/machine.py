@@ -177,8 +177,7 @@ def _ask(program: str) -> Accelerators:
 
 
 def parse_accelerators(text: str) -> Accelerators:
-    """Parse `{"card0": {"Card series": …}, "system": {"Driver version": …}}`, at times with warnings before it. The
-    spelling of the keys differs between versions."""
+    """Parse `{"card0": {"Card series": …}, "system": {…}}`, at times after warnings; keys differ by version."""
     try:
         content = parse_json(text[text.index("{") :])
     except ValueError:

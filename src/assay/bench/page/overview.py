@@ -149,7 +149,7 @@ class TopChange:
 
     method: str
     change: ChangeLine
-    others: int = 0
+    others: int = 0  # with other parameters, and in other environments
 
 
 @dataclass(frozen=True, slots=True)

@@ -209,8 +209,7 @@ def build_comparison_document(report: ComparisonReport, *, allow_changed: bool =
 
 
 def _build_comparison(report: ComparisonReport) -> Iterator[Block]:
-    """Build a row for each metric, and below it everything that is not simply as good as before. Each environment has a
-    table: a column for it would leave no room for the figures."""
+    """Build a table for each environment, then everything that is not simply as good as before."""
     yield Notes([f"{word}: {side}" for word, side in (("base", report.base), ("head", report.head)) if " " in side])
     methods = dict.fromkeys(metric.method for metric in report.metrics)
     yield Notes([*methods] if len(methods) == 1 else [])
