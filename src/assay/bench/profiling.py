@@ -399,7 +399,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--began", type=float, help="by the monotonic clock, which all processes share")
     options = parser.parse_args(arguments)
     profile = CommandProfile(parse_windows(options.profile), options.profile_dir, options.py_spy, options.pid)
-    profile.start(options.began)
+    profile.follow(options.began)
     sys.stdin.buffer.read()  # the command runs
     files = profile.finish()
     print(json.dumps({"profiles": files, "profile_notes": profile.notes}))
@@ -412,10 +412,6 @@ class CommandProfile(Profile):
     def __init__(self, windows: Sequence[ProfileWindow], folder: str, py_spy: str, pid: int) -> None:
         super().__init__(windows, "py-spy", folder, py_spy)
         self._pid = pid
-
-    def start(self, began: float | None = None) -> None:
-        """Start to profile a command that has been started already."""
-        self.follow(began)
 
     def _profile_window(self, window: ProfileWindow, number: int) -> None:
         while not has_python(self._pid):

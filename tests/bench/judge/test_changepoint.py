@@ -421,13 +421,6 @@ def test_candidates_leave_no_piece_shorter_than_three():
         assert min(np.diff(edges)) >= 3
 
 
-@pytest.mark.parametrize(
-    "tuning", [replace(DEFAULT, near=Window(20, 1e9, 1), far=Window(60, 1e9, 1)), replace(DEFAULT, penalty=1e9)]
-)
-def test_bounds_that_nothing_reaches_find_nothing(tuning):
-    assert indices(build_series({100: 0.5}), tuning) == []
-
-
 def test_without_ruptures_it_says_what_to_install(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "ruptures", None)
     with pytest.raises(MissingExtraError, match="finding change points") as caught:

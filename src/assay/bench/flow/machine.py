@@ -82,27 +82,16 @@ def choose_model(names: Sequence[str]) -> str:
 def load_gpus(devices: Devices, indices: Sequence[int], tag: str | None = None) -> tuple[GpuState, ...]:
     """Load the state of the GPUs. `tag` is the attempt's: its own processes are not counted among those of others."""
     names = {gpu.index: gpu.name for gpu in devices.list()}
-    return tuple(_load_gpu(devices, index, names[index], tag) for index in indices if index in names)
-
-
-def _load_gpu(devices: Devices, index: int, name: str, tag: str | None) -> GpuState:
-    # with a tag, a process that cannot be read is left out: in a container the driver reports pids of the host
-    pids = [process.pid for process in devices.processes(index)]
-    others = tuple(pid for pid in pids if tag is None or (processes.exists(pid) and load_tag(pid) != tag.encode()))
-    reading = devices.read([index])
-    if reading is None:
-        return GpuState(index, name, processes=others)
-    return GpuState(
-        index,
-        name,
-        reading.sm_clock_mhz,
-        reading.temperature_c,
-        reading.power_w,
-        reading.memory_bytes,
-        reading.utilisation,
-        reading.throttle,
-        others,
-    )
+    read = ("sm_clock_mhz", "temperature_c", "power_w", "memory_bytes", "utilisation", "throttle")
+    states = []
+    for index in filter(names.__contains__, indices):
+        # with a tag, a process that cannot be read is left out: in a container the driver reports pids of the host
+        pids = [process.pid for process in devices.processes(index)]
+        others = tuple(pid for pid in pids if tag is None or (processes.exists(pid) and load_tag(pid) != tag.encode()))
+        reading = devices.read([index])
+        found = {name: getattr(reading, name) for name in read} if reading is not None else {}
+        states.append(GpuState(index, names[index], processes=others, **found))
+    return tuple(states)
 
 
 def find_throttling(states: Iterable[GpuState]) -> tuple[str, ...]:

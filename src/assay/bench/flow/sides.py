@@ -300,8 +300,5 @@ def open_trees(
     """Open the trees for one call at a time: two would disturb each other's results. The second one waits."""
     folder = os.path.abspath(request.folder or os.getcwd())
     meta = os.path.join(find_location(request.root).dir, layout.STUDY_META_DIR)
-
-    def wait(trees: str) -> None:
-        console.message(f"waiting for another comparison or search, running in {trees}")
-
-    return open_checkouts(folder, meta, wait, build_command)
+    text = "waiting for another comparison or search, running in"
+    return open_checkouts(folder, meta, lambda trees: console.message(f"{text} {trees}"), build_command)

@@ -16,20 +16,16 @@ from assay.record.importers.sample import Sample
 from assay.system.files import parse_json
 from assay.values.series import ASV_TRACKED
 
-_MACHINE_MARKS = {"machine", "arch", "os"}
-_BENCHMARK_MARKS = {"name", "type"}
-_VERSION = "version"
-
 
 def is_machine(content: Mapping[str, Any]) -> bool:
     """Return whether an object is machine.json, asv's description of the machine."""
-    return content.keys() >= _MACHINE_MARKS
+    return content.keys() >= {"machine", "arch", "os"}
 
 
 def is_benchmark_list(content: Mapping[str, Any]) -> bool:
     """Return whether an object is benchmarks.json, which lists benchmarks and has no result."""
-    rest = [value for key, value in content.items() if key != _VERSION]
-    return bool(rest) and all(isinstance(value, dict) and value.keys() >= _BENCHMARK_MARKS for value in rest)
+    rest = [value for key, value in content.items() if key != "version"]
+    return bool(rest) and all(isinstance(value, dict) and value.keys() >= {"name", "type"} for value in rest)
 
 
 def parse_asv(sample: Sample) -> Iterator[BenchExecution | str]:

@@ -253,18 +253,15 @@ def measure_newest(signal: Signal, known: Sequence[LevelStep] | LevelStep, count
     level = find_level(before)
     parts = [piece - find_level(piece) for piece in pieces]
     known_degrees = max(1, points - len(pieces))
-    noise = _measure_clipped(np.concatenate(parts), known_degrees)
+    about = np.concatenate(parts)
+    limit = 3 * MAD_TO_SIGMA * find_middle(np.abs(about))
+    noise = math.sqrt(float((np.clip(about, -limit, limit) ** 2).sum()) / known_degrees)
+    if (about != 0).mean() > MOST_OUTLIERS:
+        noise = max(noise, find_grid_noise(about))  # counts lie on a grid
     quantile = t_quantile(known_degrees, NEWEST_RATE * min(count, 2))
     bound = max(quantile * noise * math.sqrt(1 + 1 / len(before)), FARTHER * _find_farthest(parts, count))
     reach = t_quantile(known_degrees, TAIL_PROBABILITY) * noise * math.sqrt(1 / len(before) + 1 / count)
     return Newest(signal, level, tail - level, bound, noise, reach)
-
-
-def _measure_clipped(about: Array, degrees_of_freedom: int) -> float:
-    """Return the standard deviation of residuals, clipped at 3 sigma; for counts, at least that of their grid."""
-    limit = 3 * MAD_TO_SIGMA * find_middle(np.abs(about))
-    noise = math.sqrt(float((np.clip(about, -limit, limit) ** 2).sum()) / degrees_of_freedom)
-    return max(noise, find_grid_noise(about)) if (about != 0).mean() > MOST_OUTLIERS else noise
 
 
 def _find_farthest(parts: Sequence[Array], count: int) -> float:

@@ -123,8 +123,11 @@ def _measure(pair: SamplePair) -> SampleComparison:
     shift = measure_shift(scale.apply(base), scale.apply(head), pair.question.alpha)
     shift, p = _allow_for_processes(pair, shift, measure_p(base, head), PROCESS_SPREAD * scale.step)
     effect, low, high = map(scale.relate, (shift.estimate, shift.low, shift.high))
-    sign = 1 if pair.question.direction == "min" else -1
-    visible = abs(scale.relate(sign * _find_detectable(shift, pair.question, scale.step)))
+    # the smallest shift that is significant, and above the threshold, in 9 of 10 comparisons of such noise
+    quantile = normal_quantile(pair.question.alpha / 2)
+    error = (shift.high - shift.low) / 2 / quantile
+    least = max(quantile * error, math.log1p(pair.question.threshold) * scale.step) + normal_quantile(MISSED) * error
+    visible = abs(scale.relate(least if pair.question.direction == "min" else -least))
     return replace(
         empty,
         base=find_median(base),
@@ -316,14 +319,6 @@ def measure_shift(base: Sequence[float], head: Sequence[float], alpha: float) ->
     aside = _count_aside(len(base), len(head), alpha)
     low, high = differences[aside], differences[len(differences) - 1 - aside]
     return Shift(float(np.median(differences)), float(low), float(high))
-
-
-def _find_detectable(shift: Shift, asked: Question, unit: float) -> float:
-    """Return the smallest shift that is significant, and above the threshold, in 9 of 10 comparisons of such noise."""
-    quantile = normal_quantile(asked.alpha / 2)
-    error = (shift.high - shift.low) / 2 / quantile
-    room = normal_quantile(MISSED) * error
-    return max(quantile * error, math.log1p(asked.threshold) * unit) + room
 
 
 def scale_visible(visible: float, trials: int, wanted: int) -> float:

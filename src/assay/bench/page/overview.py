@@ -136,6 +136,10 @@ class BenchLine:
     judged: JudgedBenchmark | None
 
     @property
+    def kind(self) -> VerdictKind | None:
+        return self.judged.kind if self.judged else None
+
+    @property
     def change(self) -> float:
         """The sort key by changes: worse ones that are not triaged first, then by size."""
         if self.judged is None:
@@ -442,7 +446,7 @@ def choose_lines(
     ]
     keys: dict[str, Callable[[BenchLine], Any]] = {
         "change": lambda line: -line.change,
-        "verdict": _rank,
+        "verdict": lambda line: SEVERITY.index(line.kind) if line.kind else len(SEVERITY) + (line.judged is None),
         "executions": lambda line: -line.count,
         "age": lambda line: -line.at,
     }
@@ -453,11 +457,6 @@ def sort_naturally(text: str) -> list[tuple[int, float, str]]:
     """Return a sort key with numbers by their size: `time_x(20)` before `time_x(100)`."""
     parts = re.split(r"(\d+)", text)
     return [(0, float(part), "") if part.isdecimal() else (1, 0.0, part) for part in parts if part]
-
-
-def _rank(line: BenchLine) -> int:
-    kind = line.judged.kind if line.judged else None
-    return SEVERITY.index(kind) if kind else len(SEVERITY) + (line.judged is None)
 
 
 def _is_kind(line: BenchLine, kind: str) -> bool:

@@ -79,7 +79,11 @@ def _describe_all(report: BenchReport, groups: Mapping[tuple[str, str], Sequence
     for reason, trials in merged.items():  # each reason once for all benchmarks: a suite has hundreds
         yield f"contaminated: {reason} ({len(trials)} of {render_count(len(report.executions), 'execution')})"
     yield from _advise_disturbed([each for each in report.executions if each.contaminated and each.result.is_measured])
-    yield from _describe_files(report.executions)
+    # files to read: the log of the first failure of each benchmark, and every trace
+    runs = report.executions
+    failed = {e.method: e for e in reversed(runs) if e.log and not (e.result.is_measured or e.void)}
+    yield from (f"log of {e.method}: {_locate(e, e.log)}" for e in reversed(failed.values()))
+    yield from (f"profile of {e.method}: {_locate(e, path)}" for e in runs for path in e.profiles)
 
 
 def _advise_disturbed(spoilt: Sequence[BenchExecution]) -> Iterator[str]:
@@ -210,13 +214,6 @@ def _render_value(name: str, value: float) -> str:
         return f"{render_number(value / size, 4)} {unit}".rstrip()
     unit, size = next(((u, s) for u, s in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)) if value >= s), ("ns", 1e-9))
     return f"{render_number(value / size, 4)} {unit}"
-
-
-def _describe_files(executions: Sequence[BenchExecution]) -> list[str]:
-    """List files to read: the log of the first failure of each benchmark, and every trace."""
-    failed = {e.method: e for e in reversed(executions) if e.log and not (e.result.is_measured or e.is_interrupted)}
-    logs = [f"log of {e.method}: {_locate(e, e.log)}" for e in reversed(failed.values())]
-    return logs + [f"profile of {e.method}: {_locate(e, path)}" for e in executions for path in e.profiles]
 
 
 def _locate(execution: BenchExecution, path: str) -> str:

@@ -382,14 +382,9 @@ class BenchExecution:
         return COMPARED.items() <= self.extra.items()
 
     @property
-    def is_interrupted(self) -> bool:
-        """Whether it was interrupted, by Ctrl-C or otherwise: it has no result and has not failed."""
-        return self.state == State.STOPPED
-
-    @property
     def void(self) -> str:
         """Why it has no result although it has not failed: it was interrupted, or skipped itself. Empty: it counts."""
-        return "interrupted" if self.is_interrupted else "skipped" if self.result.skipped else ""
+        return "interrupted" if self.state == State.STOPPED else "skipped" if self.result.skipped else ""
 
     @property
     def is_profiled(self) -> bool:
