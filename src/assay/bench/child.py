@@ -47,17 +47,15 @@ def _build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m assay child bench", description=__doc__)
     parser.add_argument("action", choices=["run", "list"])
     parser.add_argument("methods", nargs="+")
-    parser.add_argument("--output-dir", default="")
-    parser.add_argument("--data-dir", default="")
-    parser.add_argument("--tpu")
     parser.add_argument("--args", type=json.loads, default={})
     parser.add_argument("--only-args", action="store_true")
-    parser.add_argument("--path", action="append", default=[])
-    parser.add_argument("--first-path", action="append", default=[])
+    for flag in ("--path", "--first-path"):
+        parser.add_argument(flag, action="append", default=[])
+    parser.add_argument("--tpu")
     parser.add_argument("--profile")
     parser.add_argument("--profiler", default="auto")
-    parser.add_argument("--profile-dir", default="")
-    parser.add_argument("--py-spy", default="")
+    for flag in ("--output-dir", "--data-dir", "--profile-dir", "--py-spy"):
+        parser.add_argument(flag, default="")
     return parser
 
 

@@ -93,16 +93,14 @@ Fields = Mapping[int, tuple[str, Callable[[int | bytes], Any]]]  # number → na
 
 def parse_benchmark_entries(data: bytes) -> list[dict[str, Any]]:
     """Parse entries, each as the keyword arguments of `report_benchmark`. Raises ValueError for an invalid message."""
-    return [_parse_entry(_as_bytes(content)) for number, _, content in read_fields(data) if number == 1]
-
-
-def _parse_entry(data: bytes) -> dict[str, Any]:
-    found = list(_read(data, _ENTRY))
-    entry = {name: value for name, value in found if name not in ("extra", "metric")}
-    extras = [value for name, value in found if name == "extra"]
-    entry["extras"] = {extra.get("name", ""): extra.get("value", 0.0) for extra in extras}
-    entry["metrics"] = [{"name": "", "value": 0.0, **value} for name, value in found if name == "metric"]
-    return entry
+    entries = []
+    for found in (list(_read(_as_bytes(content), _ENTRY)) for number, _, content in read_fields(data) if number == 1):
+        entry = {name: value for name, value in found if name not in ("extra", "metric")}
+        extras = [value for name, value in found if name == "extra"]
+        entry["extras"] = {extra.get("name", ""): extra.get("value", 0.0) for extra in extras}
+        entry["metrics"] = [{"name": "", "value": 0.0, **value} for name, value in found if name == "metric"]
+        entries.append(entry)
+    return entries
 
 
 def _read(data: bytes, fields: Fields) -> Iterator[tuple[str, Any]]:

@@ -392,9 +392,8 @@ def _build_events(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m assay child command-profile")
-    parser.add_argument("--profile", required=True)
-    parser.add_argument("--profile-dir", required=True)
-    parser.add_argument("--py-spy", required=True)
+    for flag in ("--profile", "--profile-dir", "--py-spy"):
+        parser.add_argument(flag, required=True)
     parser.add_argument("--pid", type=int, required=True)
     parser.add_argument("--began", type=float, help="by the monotonic clock, which all processes share")
     options = parser.parse_args(arguments)

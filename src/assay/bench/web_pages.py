@@ -6,6 +6,7 @@ import os
 import shlex
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import Any, TypeVar
 from urllib.parse import parse_qs
 
@@ -22,7 +23,7 @@ from assay.bench.page.contents import (
     list_columns,
     list_commits,
 )
-from assay.bench.page.overview import SORTS, build_overview, choose_lines, find_changes, group_lines
+from assay.bench.page.overview import SORTS, build_overview, choose_lines, find_changes
 from assay.bench.page.sides import build_comparison
 from assay.bench.records import BENCH_FILE
 from assay.errors import NotFoundError, UsageError
@@ -75,7 +76,8 @@ def show_all(request: Request) -> Response:
         overview = build_overview(snapshot.location, archive.groups)
         lines = choose_lines(overview, view["q"], view["kind"], view["suite"], view["sort"] or "name")
         shown = lines[(int(number) - 1) * _PAGE : int(number) * _PAGE] if int(number) else []
-        groups = group_lines(shown) if view["sort"] in ("", "name") else [("", shown)]
+        by_suite = groupby(shown, key=lambda line: line.suite)  # they are sorted by suite
+        groups = [(name, list(each)) for name, each in by_suite] if view["sort"] in ("", "name") else [("", shown)]
         found.append((snapshot, overview, groups, len(lines), find_changes(lines)))
     most = max((count for *_, count, _ in found), default=0)
     return site.render(

@@ -198,12 +198,10 @@ def compare(request: CompareRequest, console: Console) -> int:
     if request.baseline is not None:
         if revisions is not None:
             raise UsageError("--baseline names the base, as --git, --a-rev and --a-env do", "give one of them")
-        now, named = None, bool(request.what or request.commands)
-        if named:
-            asked = build_request(request.what, request, default_trials=DEFAULT_TRIALS)
-            now = partial(build_run(quieted), asked)
-        meant = asked.methods if named else ()
-        report = compare_baseline(request.baseline, now, request.method, request.root, options, console, meant)
+        named = (*request.what, *request.commands)
+        asked = build_request(request.what, request, default_trials=DEFAULT_TRIALS) if named else BenchRequest(())
+        now = partial(build_run(quieted), asked) if named else None
+        report = compare_baseline(request.baseline, now, request.method, request.root, options, console, asked.methods)
     elif revisions is not None:
         asked = build_request(request.what, request, default_trials=DEFAULT_TRIALS)
         environments = (request.a_env, request.b_env) if request.a_env or request.b_env else (None, None)

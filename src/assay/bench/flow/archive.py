@@ -244,7 +244,7 @@ def write_as_run(location: StudyLocation, execution: BenchExecution, label: str 
         return True
     with suppress(AssayError, OSError):
         there = load_execution(own)
-        # the same execution: by the content of the imported file, or by the results of our own
+        # equal by the content of the imported file, or by the results of our own
         if there and (there.extra.get(DIGEST) or identify_result(there)) in (mark, identify_result(execution)):
             return False
     marked = replace(execution, execution_id=f"{execution.execution_id}-{mark}")
@@ -252,8 +252,7 @@ def write_as_run(location: StudyLocation, execution: BenchExecution, label: str 
 
 
 def _name_folder(execution: BenchExecution, mark: str = "") -> str:
-    """Return a folder name in the format of our own executions. It is always a plain name, whatever the id is: it does
-    not leave the study's folder and is not hidden."""
+    """Return a folder name as of our own executions: whatever the id is, it is plain and not hidden."""
     words = ".".join(execution.method.split(".")[-2:])
     begin = _clean(execution.execution_id) or "import"
     name = f"{begin[: _MOST_LETTERS // 2]}-{mark}_{_clean(words)}" if mark else f"{begin}_{_clean(words)}"

@@ -224,8 +224,7 @@ def _wait_for_left(root: str | None, console: Console) -> None:
 
 
 def build_matcher(request: BenchRequest) -> Callable[[Mapping[str, str]], bool]:
-    """Return a function that tests whether an execution's environment is that of this call: the machine, and the
-    versions of the packages that the execution had loaded."""
+    """Return a function that tests whether an environment is this call's: the machine, and versions of packages."""
     devices = Devices()
     environment = load_environment(request.folder or os.getcwd(), (), devices)
     machine = load_machine(environment, devices, tuple(gpu.index for gpu in devices.list()))

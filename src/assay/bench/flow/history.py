@@ -388,8 +388,7 @@ class _MetricJudge:
         return advise_all(self.left_out) if spare else again
 
     def _describe_newest(self) -> str:
-        """Describe why the newest execution did not succeed: a failed one has no level that could be worse, and one
-        that violates its bounds may have its usual speed."""
+        """Describe why the newest execution failed: it has no level, or violates its bounds at its usual speed."""
         newest, metric = self.newest, self.metric
         if newest is None or newest.execution_id in self.invalid:
             return ""
@@ -462,8 +461,7 @@ class _MetricJudge:
         )
 
     def _build_newest(self, found: Sequence[BenchExecution], step: LevelStep, back: int) -> MetricChange:
-        """Build the change of outlying newest executions: a step has more of them, an outlier does not recur. `back`:
-        how many of them are at the old level."""
+        """Build the change of outlying newest executions, of which `back` are at the old level again."""
         change = self._build_change(found, step, len(found))
         count = len(found) - step.at
         what = "the newest execution is" if count == 1 else f"the {count} newest executions are"
@@ -546,8 +544,7 @@ class _MetricJudge:
     def _still_holds(
         self, found: Sequence[BenchExecution], index: int, before: BenchExecution, step: LevelStep, *, young: bool
     ) -> bool:
-        """Return False if the old environment was measured again at its old level, or a third environment has the old
-        level: then the code is not the cause."""
+        """Return False if the old or a third environment has the old level since: the code is not the cause."""
         after, newest = found[index], found[-1]
         back = self._collect(found[index:], before)[-_SIDE:]
         if back and not _holds(step, find_median(back)):

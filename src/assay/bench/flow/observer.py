@@ -87,7 +87,10 @@ class BenchObserver:
         """Read the memory of processes that the run has left for the last time, after it has ended."""
         live = self._live.get(entry.dir)
         if live is not None and live.peaks is None:
-            live.finish_tree(find_left_behind(entry))
+            handle, left = entry.handle, set[int]()  # processes that are still alive
+            if handle is not None and (handle.host, handle.boot) == (processes.host_name(), processes.boot_id()):
+                left = process.find_members([process.AttemptProcesses(handle.pid, handle.start, handle.tag)])
+            live.finish_tree(left)
         return self.inner.usage(entry)
 
     def ended(self, entry: Entry) -> None:
@@ -136,14 +139,6 @@ class BenchObserver:
     def _warn(self, text: str) -> None:
         self.warnings.append(text)
         self.console.warning(text)
-
-
-def find_left_behind(entry: Entry) -> set[int]:
-    """Find processes of an attempt that are still alive after it has ended."""
-    handle = entry.handle
-    if handle is None or handle.host != processes.host_name() or handle.boot != processes.boot_id():
-        return set()
-    return process.find_members([process.AttemptProcesses(handle.pid, handle.start, handle.tag)])
 
 
 def _own_peak_bytes() -> int:

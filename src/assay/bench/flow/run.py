@@ -153,8 +153,7 @@ def _find_obstacles(record: run_directory.RunRecord, execution: BenchExecution) 
 
 def _is_continued(request: BenchRequest) -> bool:
     """Return whether the next call runs the rest if this one is killed. Comparisons, searches, profiles and PerfZero's
-    calls have trees or output of their own, and are not continued; runs on a farm continue there. Other keys of `extra`
-    are stored with each run."""
+    calls have trees or output of their own, and are not continued; runs on a farm continue there."""
     is_own_work = any(key in request.extra for key in (PROFILE, *COMPARED))
     return not (is_own_work or request.profile or request.variants or request.output_root or request.farm)
 

@@ -51,8 +51,7 @@ class Executions:
 
     def put_aside(self, *, everything: bool) -> Executions:
         """Return this side without interrupted executions, and without profiled ones unless `everything` is set. Failed
-        ones stay: they are reported, profiled or not. Skipped ones are removed: if both sides skip there is nothing to
-        report."""
+        ones stay: they are reported. Skipped ones are removed: if both sides skip there is nothing to report."""
         reasons = (INTERRUPTED,) if everything else (INTERRUPTED, PROFILED)
         found = tuple(e for e in self.found if _why_aside(e) not in (*reasons, SKIPPED))
         aside = tuple(e for e in self.found if _why_aside(e) in reasons)

@@ -29,8 +29,7 @@ def is_benchmark_list(content: Mapping[str, Any]) -> bool:
 
 
 def parse_asv(sample: Sample) -> Iterator[BenchExecution | str]:
-    """Parse asv's results: version 2 has columns, version 1 a value or an object for each benchmark. `null` is a
-    benchmark that failed, NaN one that was skipped."""
+    """Parse asv's results, of version 2 (columns) or 1 (values or objects): `null` failed, NaN was skipped."""
     file, path = ForeignFields(sample.content), sample.path
     columns = [str(column) for column in file.items("result_columns")]
     facts = load_neighbour(path, "machine.json", is_machine)

@@ -179,13 +179,10 @@ def parse_mlperf(sample: Sample) -> Iterator[BenchExecution]:
 def parse_pytest(sample: Sample) -> Iterator[BenchExecution]:
     file = ForeignFields(sample.content)
     machine = file.part("machine_info")
-    model, cpus = "", ""
-    if isinstance(machine.values.get("cpu"), dict):  # an object since version 3.2, a string before
-        cpu = machine.part("cpu")
-        model, cpus = cpu.text("brand_raw") or cpu.text("brand"), cpu.text("count")
-    else:
-        model = machine.text("cpu")
-    setup = {"cpu_model": model, "cpus": cpus, "python": ".".join(machine.text("python_version").split(".")[:2])}
+    is_object = isinstance(machine.values.get("cpu"), dict)  # since version 3.2; a string before
+    cpu = machine.part("cpu") if is_object else ForeignFields({"brand": machine.text("cpu")})
+    model, python = cpu.text("brand_raw") or cpu.text("brand"), machine.text("python_version").split(".")[:2]
+    setup = {"cpu_model": model, "cpus": cpu.text("count"), "python": ".".join(python)}
     for bench in file.parts("benchmarks", "benchmark"):
         has_failed = bool(bench.values.get("has_error"))
         stats = bench.part("stats")

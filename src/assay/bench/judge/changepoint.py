@@ -380,8 +380,7 @@ class Sides:
 
 
 def measure_sides(signal: Signal, start: int, cut: int, stop: int, points: int) -> Sides:
-    """Measure both levels between the neighbouring cuts `start` and `stop`, from at most as many points on each side as
-    are worth `points` independent ones."""
+    """Measure both levels between two cuts, from as many points as are worth `points` independent ones on each side."""
     reach = max(points, int(min(points * find_variance_inflation(signal.autocorrelation), LONGEST_WINDOW)))
     left, right = signal.x[max(start, cut - reach) : cut], signal.x[cut : min(stop, cut + reach)]
     before, after = find_level(left), find_level(right)

@@ -1,5 +1,4 @@
-"""Environment or code: which executions can be compared, and whether a change coincides with another environment or
-with another load by others."""
+"""Environment or code: which executions can be compared, and changes that come with another environment or load."""
 
 from __future__ import annotations
 
@@ -40,8 +39,7 @@ _MOVES: Mapping[Code, tuple[Cause, str]] = {  # causes if the environment or the
 
 
 def match_environments(base: Environments, head: Environments) -> list[Match]:
-    """Match every environment that both sides have. If there is none, match the two that differ least: they are shown,
-    but not judged. Empty if a side has no execution."""
+    """Match the environments that both sides have, or else the two that differ least: these are not judged."""
     common = [fingerprint for fingerprint in base if fingerprint in head]
     if common:
         names = name_environments({fingerprint: base[fingerprint] for fingerprint in common})

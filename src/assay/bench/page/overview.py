@@ -16,7 +16,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import groupby
 from typing import Any
 
 from assay.bench.flow.archive import PARAMETERS, load_rows
@@ -76,19 +75,17 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class JudgedBenchmark:
-    """The worst verdict over all metrics, and the history of the metric that has it: its `last` value, and the points
-    of a small chart (`line`) of the newest environment's values. `kind` None: no metric has a history, and `problem`
-    says why. `levels`: of the first metric in each environment and label; `parameters`: by name, if the tool that
-    measured it reported them."""
+    """The worst verdict over all metrics, and the history of the metric that has it. `kind` None: no metric has a
+    history, and `problem` says why."""
 
     metrics: tuple[str, ...]
     kinds: Mapping[str, VerdictKind]  # verdicts of the metrics that have a history
     shown: str  # the metric with the worst verdict
-    last: str
+    last: str  # its last value
     problem: str = ""
-    line: str = ""
-    levels: tuple[Level, ...] = ()
-    parameters: Mapping[str, str] = field(default_factory=dict)
+    line: str = ""  # the points of a small chart of the newest environment's values
+    levels: tuple[Level, ...] = ()  # of the first metric in each environment and label
+    parameters: Mapping[str, str] = field(default_factory=dict)  # by name, if the tool reported them
     changes: tuple[ChangeLine, ...] = ()  # changes of all metrics, the oldest first
     notes: tuple[str, ...] = ()  # about executions that cannot be read
 
@@ -467,8 +464,3 @@ def _is_kind(line: BenchLine, kind: str) -> bool:
     if line.judged.kind is None or kind == VerdictKind.PASS:
         return kind == (line.judged.kind or "none")
     return kind in line.judged.kinds.values()
-
-
-def group_lines(lines: Sequence[BenchLine]) -> list[tuple[str, list[BenchLine]]]:
-    """Group the lines by suite; they must be sorted by name."""
-    return [(suite, list(found)) for suite, found in groupby(lines, key=lambda line: line.suite)]

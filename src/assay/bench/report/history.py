@@ -163,18 +163,13 @@ def build_changes_document(title: str, changes: Sequence[LastingChange], looked:
     counts = [render_count(len(changes), "lasting change"), f"{render_count(looked, 'history', 'histories')} looked at"]
     counts += [f"{render_count(short, 'history', 'histories')} too short"] if short else []
     facts = {"changes": [asdict(change) for change in changes], "histories": looked, "too_short": short}
-    cases = [
-        (change.method, metric, Verdict.of([_build_change_finding(change.method, metric, step)], 1))
-        for change in changes
-        for metric, step in change.steps
-    ]
+    cases = []
+    for method, metric, each in ((change.method, *pair) for change in changes for pair in change.steps):
+        levels, details = (each.step.after, each.step.before), (each.step.effect, each.step.interval)
+        message = f"{metric} {'worse' if each.is_worse else 'better'} {describe_place(each)}"
+        finding = Finding(VerdictKind.CHANGED, method, message, *levels, None, *details)
+        cases.append((method, metric, Verdict.of([finding], 1)))
     return build_bench_document(title, cases, [*blocks, Text("; ".join(counts))], facts)
-
-
-def _build_change_finding(method: str, metric: str, change: MetricChange) -> Finding:
-    step, kind = change.step, VerdictKind.CHANGED
-    message = f"{metric} {'worse' if change.is_worse else 'better'} {describe_place(change)}"
-    return Finding(kind, method, message, step.after, step.before, effect=step.effect, interval=step.interval)
 
 
 def _build_lasting(change: LastingChange) -> Iterator[Text]:
