@@ -62,13 +62,13 @@ def main() -> int:
     before = outlook.mark()
     job = subprocess.Popen(["bash", "-c", text], env=env)
     signal.signal(signal.SIGTERM, lambda _number, _frame: None)  # the whole job gets the signal: the command decides
-    watch = MachineWatch(run_dir, job.pid, environment, devices, gpus, before)
     tag = os.environ.get(layout.ENV_ATTEMPT)
+    watch = MachineWatch(run_dir, job.pid, tag, environment, devices, gpus, before)
     while True:
         try:
             code = job.wait(_TICK_S)
             break
         except subprocess.TimeoutExpired:
-            watch.tick(time.time(), tag)
-    write_context(run_dir, watch.build_context(load_own_cpu_s(resource.RUSAGE_CHILDREN), tag))
+            watch.tick(time.time())
+    write_context(run_dir, watch.build_context(load_own_cpu_s(resource.RUSAGE_CHILDREN)))
     return code if code >= 0 else 128 - code

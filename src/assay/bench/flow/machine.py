@@ -237,16 +237,17 @@ class MachineWatch:
         self,
         run_dir: str,
         job: int,
+        tag: str | None,
         environment: Environment,
         devices: Devices,
         gpus: tuple[int, ...],
         foreign_before: float | None,
     ) -> None:
-        """Watch the shell with the pid `job`. `foreign_before`: the load of others before it began."""
+        """Watch the shell with the pid `job` of the attempt `tag`. `foreign_before`: the load of others before it."""
         report = os.path.join(run_dir, BENCH_REPORT_FILE)
         self.tree = TreeWatch(job, lambda: load_root(report))
         self.tree.start()
-        self.environment, self.devices, self.gpus = environment, devices, gpus
+        self.tag, self.environment, self.devices, self.gpus = tag, environment, devices, gpus
         self.memory = GpuMemory(devices, gpus)
         self.machine = replace(load_machine(environment, devices, gpus), foreign_cpu_before=foreign_before)
         self.meter = open_meter()
@@ -255,14 +256,14 @@ class MachineWatch:
         self.seen: dict[int, GpuState] = {}  # foreign processes during the run
         self.peaks: TreePeaks | None = None  # read after the run has ended
 
-    def tick(self, now: float, tag: str | None) -> None:
+    def tick(self, now: float) -> None:
         if self.gpus and now >= self.next_reading:
             self.next_reading = now + min(_GPU_INTERVAL_S, now - self.began)
-            self._read_gpus(tag)
+            self._read_gpus()
 
-    def _read_gpus(self, tag: str | None) -> None:
-        self.memory.look(tag, self.tree.pids)
-        for state in load_gpus(self.devices, self.gpus, tag):
+    def _read_gpus(self) -> None:
+        self.memory.look(self.tag, self.tree.pids)
+        for state in load_gpus(self.devices, self.gpus, self.tag):
             before = self.seen.get(state.index)
             throttle = tuple(sorted({*state.throttle, *(before.throttle if before else ())}))
             processes = tuple(sorted({*state.processes, *(before.processes if before else ())}))
@@ -273,14 +274,14 @@ class MachineWatch:
         if self.peaks is None:
             self.peaks = self.tree.finish(left)
 
-    def build_context(self, cpu_s: float, tag: str | None) -> JobSurroundings:
+    def build_context(self, cpu_s: float) -> JobSurroundings:
         """Build the surroundings after the run has ended. `cpu_s`: the CPU time that the run used."""
         self.finish_tree()
         if self.seen:
-            self._read_gpus(tag)
+            self._read_gpus()
         after = tuple(
             replace(state, processes=self.seen[state.index].processes) if state.index in self.seen else state
-            for state in load_gpus(self.devices, self.gpus, tag)
+            for state in load_gpus(self.devices, self.gpus, self.tag)
         )
         throttled = [reason for state in self.seen.values() for reason in state.throttle]
         own_s, oom_kills = cpu_s + load_own_cpu_s() - self.own_cpu_s, processes.load_oom_kills()

@@ -67,10 +67,11 @@ class BenchObserver:
             self._outlook.forget()
         before = None if is_disturbed else self._outlook.mark()
         environment = self._load_environment(self._find_folder(self.variants[entry.spec.name]))
-        job, slot = (entry.handle.pid, entry.handle.slot or "") if entry.handle else (0, "")
+        handle = entry.handle
+        job, slot, tag = (handle.pid, handle.slot or "", handle.tag) if handle else (0, "", None)
         gpus = tuple(int(part) for part in slot.split(",") if part.strip().isdecimal())
-        self._live[entry.dir] = MachineWatch(entry.dir, job, environment, self._devices, gpus, before)
-        self._handles[entry.dir] = entry.handle
+        self._live[entry.dir] = MachineWatch(entry.dir, job, tag, environment, self._devices, gpus, before)
+        self._handles[entry.dir] = handle
         self.inner.started(entry)
 
     def tick(self, running: Sequence[Entry], now: float) -> None:
@@ -81,7 +82,7 @@ class BenchObserver:
         for entry in running:
             live = self._live.get(entry.dir)
             if live is not None:
-                live.tick(now, _tag_of(entry))
+                live.tick(now)
 
     def usage(self, entry: Entry) -> Usage | None:
         """Read the memory of processes that the run has left for the last time, after it has ended."""
@@ -114,7 +115,7 @@ class BenchObserver:
             return JobSurroundings(foreign_limit=limit, own_peak_bytes=_own_peak_bytes(), is_observed=False)
         outcome, variant = entry.outcome, self.variants[entry.spec.name]
         cpu_s = outcome.cpu_s if outcome and outcome.cpu_s else 0.0
-        seen = load_context(entry.dir) if live is None else live.build_context(cpu_s, _tag_of(entry))
+        seen = load_context(entry.dir) if live is None else live.build_context(cpu_s)
         return replace(
             seen,
             commit=(variant.commit if variant else None) or seen.commit,
@@ -143,7 +144,3 @@ class BenchObserver:
 
 def _own_peak_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
-def _tag_of(entry: Entry) -> str | None:
-    return entry.handle.tag if entry.handle else None

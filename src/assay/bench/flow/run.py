@@ -264,12 +264,13 @@ def _build_jobs(
             variants: Sequence[BenchVariant | None] = request.variants or (None,)
             for variant in variants if trial % 2 else reversed(variants):
                 specs = (_build_spec(request, method, trial, variant, execution_id) for execution_id in ids)
-                for spec in specs:  # an earlier call may have used the id: nothing is overwritten
-                    output = request.output_root and os.path.join(request.output_root, spec.title or "")
-                    places = (os.path.join(location.dir, spec.name), *([output] if output else []))
-                    if not any(map(os.path.lexists, places)):
-                        yield spec, variant
-                        break
+                yield next(spec for spec in specs if not _is_taken(request, location, spec)), variant
+
+
+def _is_taken(request: BenchRequest, location: StudyLocation, spec: RunSpec) -> bool:
+    """Return whether an earlier call has used this id: nothing is overwritten."""
+    output = os.path.join(request.output_root, spec.title or "") if request.output_root else None
+    return os.path.lexists(os.path.join(location.dir, spec.name)) or (output is not None and os.path.lexists(output))
 
 
 def _build_ids(fixed: str | None) -> Iterator[str]:
