@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from assay.bench.values.execution import ChildReport
-from assay.system.files import list_names, parse_json
+from assay.system.files import list_names, parse_json, try_text
 from assay.values.protobuf import read_fields, to_signed
 
 
@@ -58,11 +58,7 @@ def load_root(path: str) -> int | None:
 
 def load_child_report(path: str, tf_prefix: str | None = None) -> ChildReport:
     """Load the child's lines; if there are none, the file that TensorFlow's own report_benchmark wrote."""
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            reported = parse_child_report(file.read())
-    except OSError:
-        reported = ChildReport()
+    reported = parse_child_report(try_text(path, "replace"))
     if reported.reports or tf_prefix is None:
         return reported
     reports, problems = _load_entries(tf_prefix)

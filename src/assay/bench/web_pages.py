@@ -26,7 +26,7 @@ from assay.bench.page.contents import (
 from assay.bench.page.overview import SORTS, build_overview, choose_lines, find_changes
 from assay.bench.page.sides import build_comparison
 from assay.bench.records import BENCH_FILE
-from assay.errors import NotFoundError, UsageError
+from assay.errors import NotFoundError, UsageError, check_known
 from assay.follow.api import StudyLocation
 from assay.show.formatting import render_count
 from assay.values.verdict import VerdictKind
@@ -59,8 +59,7 @@ def show_all(request: Request) -> Response:
     """All benchmarks of every root. Those that are not judged yet are marked; the page asks again until they are."""
     site, query = get_site(request), request.query_params
     view = {name: query.get(name, "")[:200] for name in ("q", "kind", "suite", "sort")}
-    if view["sort"] and view["sort"] not in SORTS:
-        raise NotFoundError("order", view["sort"], SORTS)
+    check_known("order", [view["sort"]], ("", *SORTS))
     number = query.get("page", "1")
     if not number.isdecimal() or len(number) > 6:
         raise UsageError(f"page is not a whole number: {number!r}")
@@ -111,8 +110,7 @@ def _find(request: Request) -> tuple[StudySnapshot, BenchArchive]:
     """Return the snapshot and the archive of the address."""
     snapshots, slug = get_site(request).snapshots, request.path_params["study"]
     known = [name for name, location in snapshots.find_locations().items() if is_archive(location)]
-    if slug not in known:
-        raise NotFoundError("archive of benchmarks", slug, known)
+    check_known("archive of benchmarks", [slug], known)
     snapshot = snapshots.load(slug)
     return snapshot, load_kept(snapshot)
 
@@ -212,7 +210,7 @@ def _triage(request: Request, body: bytes) -> Response:
     metric, method, change, judgement, note = (
         given.get(name, [""])[-1].strip() for name in ("metric", "method", "change", "judgement", "note")
     )
-    archive.check(method)
+    check_known("benchmark", [method], archive.groups)
     if judgement not in _JUDGEMENTS:
         raise UsageError(f"there is no judgement {judgement!r}", f"there are {', '.join(_JUDGEMENTS)}")
     if not metric or not change or len(note) > _LONGEST_NOTE or "\0" in note:

@@ -58,7 +58,7 @@ from assay.bench.values.execution import (
     is_sensitive,
 )
 from assay.code.checkout import load_commit
-from assay.errors import AssayError, NotFoundError, UsageError
+from assay.errors import AssayError, NotFoundError, UsageError, check_known
 from assay.execute.machine_lease import keeping_lease
 from assay.follow.api import record_verdicts
 from assay.record.run_directory import load_record
@@ -378,9 +378,8 @@ def _find_unkept(base: Executions, head: Executions) -> Iterator[Finding]:
 def _common_metrics(method: str, base: Executions, head: Executions, options: CompareOptions) -> list[str]:
     names = [{n for e in side.good(method) for n in e.numbers} for side in (base, head)]
     common = names[0] & names[1]
-    missing = [name for name in options.metrics if name not in names[0]]  # a metric that head lacks is a finding
-    if missing and common:
-        raise NotFoundError("metric", missing[0], names[0])
+    if common:  # a metric that head lacks is a finding
+        check_known("metric", options.metrics, names[0])
     return [name for name in sorted(common) if not options.metrics or name in options.metrics]
 
 

@@ -37,7 +37,7 @@ from assay.observe.readings import parse_reading
 from assay.record import run_directory
 from assay.show.formatting import render_count
 from assay.system.fast_dataclasses import dataclass, field, replace
-from assay.system.files import parse_json, read_end
+from assay.system.files import parse_json, read_end, try_text
 from assay.values import layout
 from assay.values.environment import GitState
 from assay.values.run import Outcome, RunSpec
@@ -237,11 +237,8 @@ def _add_extracted(result: BenchResult, run_dir: str, spec: RunSpec) -> BenchRes
 
 
 def load_readings(run_dir: str) -> list[Reading]:
-    try:
-        with open(os.path.join(run_dir, layout.READINGS_FILE), encoding="ascii", errors="replace") as file:
-            found = [parse_reading(line) for line in file if line.strip()]
-    except OSError:
-        return []
+    lines = try_text(os.path.join(run_dir, layout.READINGS_FILE), "replace").split("\n")
+    found = (parse_reading(line) for line in lines if line.strip())
     return [reading for reading in found if reading is not None]
 
 

@@ -623,11 +623,9 @@ def _find_change(history: MetricHistory, name: str, root: str | None) -> MetricC
         if change.execution_id == name or (len(name) >= 4 and any(commit.startswith(name) for commit in commits)):
             return change
     if not changes:
-        words = ["assay", "bench", "history", history.metric, history.method, *(["--root", root] if root else [])]
-        raise UsageError(
-            f"{history.method} {history.metric} has no change",
-            f"see `{shlex.join(words)}`; invalid executions are left out: `open` revokes that",
-        )
+        command = HistoryOptions(root).render_command(history.metric, history.method)
+        hint = f"see `{command}`; invalid executions are left out: `open` revokes that"
+        raise UsageError(f"{history.method} {history.metric} has no change", hint)
     ids = [change.execution_id for change in changes]
     listed = f"changes: {', '.join(ids[-_MOST_CHANGES:])}, or {LAST}"
     close = suggest(name, ids) if len(ids) > 1 else None

@@ -25,7 +25,7 @@ from assay.observe.environment import load_cpu
 from assay.observe.readings import load_tag
 from assay.system import processes
 from assay.system.fast_dataclasses import dataclass, field, replace
-from assay.system.files import list_names, parse_json, try_text, write_atomic
+from assay.system.files import list_names, parse_json, read_text, try_text, write_atomic
 from assay.values.environment import Environment
 from assay.values.plain import build_plain, parse_strict
 
@@ -311,8 +311,7 @@ def write_context(run_dir: str, context: JobSurroundings) -> None:
 def load_context(run_dir: str) -> JobSurroundings:
     """Load the observations of a run on a farm. If the wrapper was killed, or never began, the run was not observed."""
     try:
-        with open(os.path.join(run_dir, BENCH_MACHINE_FILE), encoding="utf-8") as file:
-            content = parse_json(file.read())
+        content = parse_json(read_text(os.path.join(run_dir, BENCH_MACHINE_FILE), "strict"))
         return parse_strict(JobSurroundings, {**content, "machine": content["machine"]})
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return JobSurroundings(is_observed=False)

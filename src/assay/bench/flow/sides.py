@@ -19,7 +19,7 @@ from assay.bench.values.comparison import INTERRUPTED, PROFILED, SKIPPED, TAKEN_
 from assay.bench.values.execution import BenchExecution, BenchRequest, BenchVariant
 from assay.code.checkout import Checkouts, Commit, commit_work_tree, find_repository, load_commit, open_checkouts
 from assay.config.settings import load_settings
-from assay.errors import NotFoundError, UsageError
+from assay.errors import NotFoundError, UsageError, check_known
 from assay.show.console import SILENT, Console
 from assay.show.formatting import render_count
 from assay.system.fast_dataclasses import dataclass, field, replace
@@ -171,8 +171,7 @@ def set_baseline(name: str, what: str, root: str | None, console: Console = SILE
 def remove_baseline(name: str, root: str | None) -> None:
     """Remove the name. The executions stay."""
     known = load_named(find_location(root).dir, Baseline)
-    if name not in known:
-        raise NotFoundError("baseline", name, known)
+    check_known("baseline", [name], known)
     write_named(find_location(root).dir, Baseline, {key: each for key, each in known.items() if key != name})
 
 

@@ -11,7 +11,7 @@ from assay.bench.flow.history import advise_all, find_doubt, list_invalid
 from assay.bench.records import Triage, load_triage
 from assay.bench.values.comparison import DISTURBED, TAKEN_BY_ALL
 from assay.bench.values.execution import BenchExecution, order_metrics
-from assay.errors import NotFoundError, UsageError, did_you_mean
+from assay.errors import NotFoundError, UsageError, check_known, did_you_mean
 from assay.show.console import SILENT, Console
 from assay.system.fast_dataclasses import dataclass, field
 
@@ -79,9 +79,7 @@ def build_table(
     keys = _check_keys(by, executions)
     measured = [e for e in executions if e.result.is_measured] or executions
     reported = list(dict.fromkeys(name for execution in measured for name in execution.numbers))
-    for name in metrics or ():
-        if name not in reported:
-            raise NotFoundError("metric", name, reported)
+    check_known("metric", metrics or (), reported)
     names = list(metrics or order_metrics(reported))
     triaged = list_invalid(executions, triages)
     good: list[_Shown] = []

@@ -13,7 +13,7 @@ from typing import Any
 from assay.bench.importers.result import FieldError, ForeignFields, build_imported, build_result, parse_number
 from assay.bench.values.execution import NOT_REPORTED, WALL_TIME, BenchExecution, Machine
 from assay.record.importers.sample import Sample
-from assay.system.files import parse_json
+from assay.system.files import parse_json, read_text
 from assay.values.series import ASV_TRACKED
 
 
@@ -68,8 +68,7 @@ def load_neighbour(path: str, name: str, is_right: Any) -> Mapping[str, Any]:
 @lru_cache(maxsize=4)
 def _load_object(path: str, _changed_ns: int) -> Mapping[str, Any]:
     """Load a file, cached: hundreds of results share one file."""
-    with open(path, encoding="utf-8") as file:
-        content = parse_json(file.read())
+    content = parse_json(read_text(path, "strict"))
     return content if isinstance(content, dict) else {}
 
 

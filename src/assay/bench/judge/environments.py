@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import product
 from statistics import median
 from typing import Literal
 
 from assay.bench.judge.samples import Question
 from assay.bench.values.comparison import Cause, SampleComparison
+from assay.show.formatting import join_first
 from assay.system.fast_dataclasses import replace
 from assay.values.verdict import VerdictKind
 
@@ -17,7 +19,7 @@ QUESTION = "environment or code?"
 # benchmarks/busy.py: growth of a time, as a logarithm, per additional fraction of all cores that others use
 LOAD_SLOPE = 1.0
 LEAST_SHIFT = 0.05  # of all cores; a smaller difference of the load is chance
-MOST_DIFFERENCES = 4  # named in a message; the others are counted
+shorten = partial(join_first, most=4)  # names so many differences in a message, and counts the others
 
 Environment = Mapping[str, str]
 Environments = Mapping[str, Environment]  # fingerprint → environment
@@ -69,11 +71,6 @@ def describe_differences(before: Environment, after: Environment) -> tuple[str, 
     keys = dict.fromkeys([*before, *after])
     changed = [key for key in keys if before.get(key) != after.get(key)]
     return tuple(f"{key} {before.get(key, 'none')} → {after.get(key, 'none')}" for key in changed)
-
-
-def shorten(texts: Sequence[str], most: int = MOST_DIFFERENCES) -> str:
-    rest = len(texts) - most
-    return ", ".join(texts[:most]) + (f" and {rest} more" if rest > 0 else "")
 
 
 def doubt(comparison: SampleComparison, differences: Sequence[str], code: str) -> SampleComparison:

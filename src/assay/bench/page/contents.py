@@ -31,7 +31,7 @@ from assay.bench.report.executions import build_value_ticks, render_values
 from assay.bench.report.history import build_setup_table, describe_sight, list_drawn, order_points
 from assay.bench.values.comparison import TAKEN_BY_ALL, MetricChange, MetricHistory, MetricPoint, MetricSeries
 from assay.bench.values.execution import STUDY, BenchExecution
-from assay.errors import AssayError, NotFoundError, UsageError
+from assay.errors import AssayError, NotFoundError, UsageError, check_known
 from assay.follow.api import StudyLocation, closing_quietly, open_index, refresh_study
 from assay.record.index.base import RunRow
 from assay.record.run_directory import load_record
@@ -68,7 +68,7 @@ class BenchArchive:
 
     def of(self, method: str) -> Sequence[BenchExecution]:
         """Load the executions of a benchmark, oldest first."""
-        self.check(method)
+        check_known("benchmark", [method], self.groups)
         group = self.groups[method]
         key = (self.location.dir, method, group.mark)
         if key not in _KEPT:
@@ -76,10 +76,6 @@ class BenchArchive:
                 _KEPT.pop(next(iter(_KEPT)), None)
             _KEPT[key] = tuple(self.load(group.rows))
         return _KEPT[key]
-
-    def check(self, method: str) -> None:
-        if method not in self.groups:
-            raise NotFoundError("benchmark", method, self.methods)
 
     def load(self, rows: Sequence[RunRow]) -> list[BenchExecution]:
         if len(rows) > _MOST_LOADED:
@@ -92,7 +88,7 @@ class BenchArchive:
     def choose(self, method: str) -> list[RunRow]:
         """Return the rows of one benchmark, or of all if `method` is ""."""
         if method:
-            self.check(method)
+            check_known("benchmark", [method], self.groups)
         return [row for name, group in self.groups.items() if method in ("", name) for row in group.rows]
 
     def list_sides(self) -> list[str]:
@@ -276,8 +272,7 @@ def build_history_page(archive: BenchArchive, method: str, metric: str | None, z
     kinds = judged[method].kinds if method in judged else {}
     metrics = {name: kinds.get(name) for name in list_metrics(found)}
     chosen = metric or next(iter(metrics), "")
-    if metric and metric not in metrics:
-        raise NotFoundError("metric", metric, list(metrics))
+    check_known("metric", [metric] if metric else (), metrics)
     for text in (zoom.start, zoom.end):
         commits = [each.commit for each in found if each.commit]
         if text and parse_date(text) is None and not any(len(text) >= 4 and each.startswith(text) for each in commits):
