@@ -8,8 +8,9 @@ import shlex
 import statistics
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from assay.bench.flow.commits import CommitsReport
 from assay.bench.judge.trials import merge_reasons
 from assay.bench.values.execution import CPU_TIME, RANGE, BenchExecution, BenchReport, is_size, order_metrics
 from assay.show.chart import build_log_ticks, build_ticks
@@ -20,9 +21,6 @@ from assay.values import layout
 from assay.values.document import Block, Case, Document, Heading, Notes, Only, Span, Suite, TableBlock, Text
 from assay.values.table import Column, Table
 from assay.values.verdict import Finding, Verdict, VerdictKind
-
-if TYPE_CHECKING:
-    from assay.bench.flow.commits import CommitsReport
 
 Cases = Sequence[tuple[str, str, Verdict]]  # group (a method), name (a metric), its verdict
 

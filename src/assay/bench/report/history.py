@@ -5,9 +5,12 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
+from assay.bench.flow.bisect import BenchBisect
+from assay.bench.flow.selftest import BenchSelftestReport
+from assay.bench.flow.tables import EnvironmentTable
 from assay.bench.judge.samples import scale_visible
+from assay.bench.records import Baseline
 from assay.bench.report.executions import (
     build_bench_document,
     build_figure_columns,
@@ -35,12 +38,6 @@ from assay.values.document import Block, Document, Findings, Notes, Span, TableB
 from assay.values.plain import render_date
 from assay.values.table import Column, Table
 from assay.values.verdict import Finding, Verdict, VerdictKind
-
-if TYPE_CHECKING:
-    from assay.bench.flow.bisect import BenchBisect
-    from assay.bench.flow.selftest import BenchSelftestReport
-    from assay.bench.flow.tables import EnvironmentTable
-    from assay.bench.records import Baseline
 
 _BARS = "▁▂▃▄▅▆▇█"
 _GAP = "·"
