@@ -28,7 +28,7 @@ from assay.bench.values.execution import NOT_REPORTED, WALL_TIME, BenchExecution
 from assay.errors import UsageError
 from assay.record.importers.registry import Importer, choose_importer, describe_known
 from assay.record.importers.sample import Sample
-from assay.system.fast_dataclasses import dataclass, field, replace
+from assay.system.fast_dataclasses import dataclass, replace
 from assay.values.run import build_command
 
 Found = Iterable[BenchExecution | str]
@@ -226,14 +226,6 @@ _OWN_KEYS = frozenset(  # every other number is a counter
 )
 
 
-@dataclass(slots=True)
-class _Group:
-    """All rows of one benchmark in a file of google-benchmark."""
-
-    runs: list[ForeignFields] = field(default_factory=list)
-    aggregates: dict[str, ForeignFields] = field(default_factory=dict)
-
-
 def parse_google(sample: Sample) -> Iterator[BenchExecution | str]:
     """Parse google-benchmark's JSON: repetitions are samples of one execution; else the median or mean is used."""
     file = ForeignFields(sample.content)
@@ -247,25 +239,25 @@ def parse_google(sample: Sample) -> Iterator[BenchExecution | str]:
     at = parse_moment(context, "date")
     rows = list(file.parts("benchmarks", "benchmark"))
     names = {row.text("name") for row in rows if "run_type" not in row}
-    groups: dict[str, _Group] = {}
+    groups: dict[str, tuple[list[ForeignFields], dict[str, ForeignFields]]] = {}  # of each benchmark all rows
     for row in rows:
         name, aggregate = _parse_name(row, names)
-        group = groups.setdefault(name, _Group())
+        runs, aggregates = groups.setdefault(name, ([], {}))
         if aggregate is None:
-            group.runs.append(row)
+            runs.append(row)
         else:
-            group.aggregates[aggregate] = row
-    for name, group in groups.items():
-        failed = [row for row in group.runs if row.values.get("error_occurred")]
-        good = [row for row in group.runs if row not in failed and not row.values.get("skipped")]
+            aggregates[aggregate] = row
+    for name, (runs, aggregates) in groups.items():
+        failed = [row for row in runs if row.values.get("error_occurred")]
+        good = [row for row in runs if row not in failed and not row.values.get("skipped")]
         failure = (failed[0].text("error_message") or "it failed") if failed else None
-        centre = next((kind for kind in _CENTRES if kind in group.aggregates), None)
+        centre = next((kind for kind in _CENTRES if kind in aggregates), None)
         if good or failed:
             result = _build_of_runs(name, good)
         elif centre:
-            result = _build_of_aggregates(name, group.aggregates, centre)
+            result = _build_of_aggregates(name, aggregates, centre)
         else:
-            yield f"{name}: {_describe_left_out(group)}"
+            yield f"{name}: {_describe_left_out(runs, aggregates)}"
             continue
         yield build_imported("google-benchmark", result, at, setup, failure=failure, machine=machine)
 
@@ -318,14 +310,13 @@ def _parse_time(row: ForeignFields, key: str) -> float:
     return row.need_number(key) * row.choose("time_unit", _UNITS, "ns")
 
 
-def _describe_left_out(group: _Group) -> str:
-    if group.runs:
-        reason = next((row.text("skip_message") for row in group.runs if "skip_message" in row), "")
+def _describe_left_out(runs: Sequence[ForeignFields], aggregates: Mapping[str, ForeignFields]) -> str:
+    if runs:
+        reason = next((row.text("skip_message") for row in runs if "skip_message" in row), "")
         return f"it was skipped{': ' * bool(reason)}{reason}"
-    kinds = ", ".join(group.aggregates)
-    if not group.aggregates.keys() - set(_SPREADS):
-        raise FieldError(f"{next(iter(group.aggregates.values())).where}: it has neither a median nor a mean")
-    return f"{kinds} give its complexity or spread, not its time: there is no result"
+    if not aggregates.keys() - set(_SPREADS):
+        raise FieldError(f"{next(iter(aggregates.values())).where}: it has neither a median nor a mean")
+    return f"{', '.join(aggregates)} give its complexity or spread, not its time: there is no result"
 
 
 _PARSERS: Mapping[str, Callable[[Sample], Found]] = {  # by the names of importers in the registry
