@@ -287,11 +287,9 @@ def _build_ids(fixed: str | None) -> Iterator[str]:
 def _build_spec(
     request: BenchRequest, method: BenchMethod, trial: int, variant: BenchVariant | None, execution_id: str
 ) -> RunSpec:
-    output = (
-        os.path.join(request.output_root, execution_id)
-        if request.output_root
-        else f"{layout.RUN_DIR_REFERENCE}/{BENCH_OUTPUT_DIR}"
-    )
+    output = f"{layout.RUN_DIR_REFERENCE}/{BENCH_OUTPUT_DIR}"
+    if request.output_root:
+        output = os.path.join(request.output_root, execution_id)
     commands = (Command(COMMAND, _render_command(request, method, variant, output)),)
     label = (variant.label or None) if variant else request.label
     params: dict[str, Any] = {"method": method.name, "kind": method.kind, "trial": trial}

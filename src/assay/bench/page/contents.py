@@ -145,7 +145,9 @@ def build_axes(
     for place in range(len(values)):
         called = known[place] if len(known) == len(values) else f"parameter {place + 1}"
         rest = [
-            (each[place], known) for each, known in others.items() if _without(each, place) == _without(values, place)
+            (each[place], other)
+            for each, other in others.items()
+            if each == (*values[:place], each[place], *values[place + 1 :])
         ]
         rest.sort(key=lambda pair: sort_naturally(pair[0]))
         if len(rest) < 2:
@@ -160,10 +162,6 @@ def split_parameters(text: str) -> tuple[str, ...]:
     if not text:
         return ()
     return tuple(part.strip() for part in text[1:-1].split("," if text[0] == "(" else "-"))
-
-
-def _without(values: Sequence[str], place: int) -> tuple[str, ...]:
-    return (*values[:place], *values[place + 1 :])
 
 
 def _build_axis_chart(
