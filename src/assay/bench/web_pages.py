@@ -143,10 +143,8 @@ def show_history(request: Request) -> Response:
 
 def show_environments(request: Request) -> Response:
     snapshot, archive = _find(request)
-    method = request.query_params.get("method", "")
-    is_large = not method and archive.count > _MOST_EXECUTIONS
-    if is_large:  # a table of all benchmarks would take too long
-        method = archive.methods[0]
+    is_large = archive.count > _MOST_EXECUTIONS  # a table of all benchmarks would take too long
+    method = request.query_params.get("method", "") or (archive.methods[0] if is_large else "")
     columns = list_columns(archive, method)
     by = request.query_params.getlist("by") or columns[:1]
     blocks, problem = _try(lambda: build_environments(archive, method, by))
@@ -158,7 +156,7 @@ def show_environments(request: Request) -> Response:
         columns=columns,
         by=by,
         method=method,
-        is_large=archive.count > _MOST_EXECUTIONS,
+        is_large=is_large,
         blocks=blocks or (),
         problem=problem,
         shell=shlex.join,

@@ -219,8 +219,7 @@ def _word(found: SampleComparison, kind: VerdictKind, what: str) -> SampleCompar
 
 def count_missing(found: SampleComparison, asked: Question) -> int:
     """Return how many more trials per side make the interval narrow enough, as it shrinks with the root of their
-    number: it then reaches from the effect to the threshold, or to 0 if the effect is already beyond it, and is not too
-    wide to pass."""
+    number: to reach from the effect to the threshold, or to 0 if the effect is beyond that, and to pass."""
     low, high = found.interval or (0.0, 0.0)
     effect = found.effect or 0.0
     worse = effect if asked.direction == "min" else -effect
