@@ -40,8 +40,7 @@ WORK = ("loop", "sort", "copy")
 CODE = """
 import json, sys, time
 from assay.bench import measure
-from assay.bench.flow.machine_watch import load_own_cpu_s
-from assay.bench.flow.machine import CpuMeter
+from assay.bench.flow.machine import CpuMeter, load_own_cpu_s
 name, factor = sys.argv[1], float(sys.argv[2])
 data = [(i * 7919) % 10007 for i in range(int(4000 * factor))]
 block = bytearray(int(1_000_000 * factor))

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import random
 import subprocess
 import sys
 
 import pytest
 from tests.bench_repository import Repository
-from tests.bench_samples import execution
 from tests.finished_study import Bench, until
 
-from assay.bench.flow.compare import CompareOptions, Executions, _settle, compare_executions, compare_revisions
+from assay.bench.flow.compare import CompareOptions, compare_revisions
 from assay.bench.values.execution import BenchMethod, BenchRequest
 from assay.values.verdict import VerdictKind
 
@@ -162,21 +160,3 @@ def test_the_same_code_hardly_ever_fails_against_itself(lab: Bench, times: int, 
     assert VerdictKind.ERROR not in kinds
     print(f"{times} comparisons of the same code: {kinds.count(VerdictKind.FAIL)} failed, "
           f"{kinds.count(VerdictKind.PASS)} passed")  # fmt: skip
-
-
-def test_simulated_comparisons_of_the_same_code_hardly_ever_fail() -> None:
-    """As `compare` does it: a suspicion must be confirmed by new executions. Noise with outliers, as clocks have it."""
-    failures = 0
-    for seed in range(100):
-        chance = random.Random(seed)
-
-        def side(name: str, chance: random.Random = chance) -> Executions:
-            values = [chance.lognormvariate(0, 0.05) * (3 if chance.random() < 0.05 else 1) for _ in range(10)]
-            return Executions(name, tuple(execution(n, value) for n, value in enumerate(values)))
-
-        first = compare_executions(side("base"), side("head"), CompareOptions())
-        suspects = [metric for metric in first.metrics if metric.finding.kind is VerdictKind.FAIL]
-        if suspects:
-            second = compare_executions(side("base"), side("head"), CompareOptions())
-            failures += _settle(first, suspects, second, CompareOptions()).verdict.kind is VerdictKind.FAIL
-    assert failures <= 1

@@ -43,7 +43,6 @@ class P(Benchmark):
         self.report_benchmark(wall_time=1.0)
 """
 BIN = Path(sys.executable).parent
-TOP = Path(__file__).parent.parent.parent
 needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
 needs_py_spy = pytest.mark.skipif(
     shutil.which("py-spy", path=f"{BIN}{os.pathsep}{os.environ['PATH']}") is None, reason="py-spy is not installed"

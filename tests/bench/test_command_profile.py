@@ -50,7 +50,7 @@ class Watcher:
 
     def __init__(self, folder: Path, spy: Path, pid: int, windows: str) -> None:
         self.profile = CommandProfile(parse_windows(windows), str(folder), str(spy), pid)
-        self.profile.start(time.monotonic())
+        self.profile.follow(time.monotonic())
 
     def end(self) -> tuple[list[str], list[str]]:
         """Files and notes, when the command is over."""

@@ -23,7 +23,6 @@ from assay.bench.page.overview import JUDGED_FILE, judge_group
 from assay.bench.page.report import build_report
 from assay.bench.records import BENCH_FILE, load_triage
 from assay.bench.values.execution import BenchExecution, BenchMetric
-from assay.follow.api import StudyLocation
 from assay.system.fast_dataclasses import asdict, replace
 from assay.system.files import write_atomic, write_new
 from assay.values import layout
@@ -38,29 +37,20 @@ HISTORY = "/benchmarks/bench/history?method=m.C.f"
 HOSTILE = "m.<script>alert(1)</script>[1]"
 
 
-def build(root: Path) -> StudyLocation:
+def _named(each: BenchExecution, method: str, **fields: Any) -> BenchExecution:
+    return replace(each, method=method, result=replace(each.result, name=method), **fields)
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """`m.C.f` became worse at e0012; `m.C.same` did not change; of a third one there is a single execution."""
+    root = tmp_path_factory.mktemp("benchmarks")
     found = history(STEP)
     found += [_named(execution(100 + n, 5.0 + 0.01 * (n % 4)), "m.C.same") for n in range(20)]
     found += [_named(execution(200, 1.0), HOSTILE)]
     found += [_named(execution(300 + n, 1.0 + 0.01 * n + (n >= 8), label="ab"[n >= 8]), "m.C.sides") for n in range(16)]
     found += [_named(execution(400 + n, 2.0, setup={"cpu_model": f"cpu{n % 2}"}), "m.C.moved") for n in range(12)]
-    return write_archive(root, found)
-
-
-def _named(each: BenchExecution, method: str, **fields: Any) -> BenchExecution:
-    return replace(each, method=method, result=replace(each.result, name=method), **fields)
-
-
-def _measuring(each: BenchExecution, **metrics: float) -> BenchExecution:
-    found = tuple(BenchMetric(name, value) for name, value in metrics.items())
-    return replace(each, result=replace(each.result, metrics=found))
-
-
-@pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("benchmarks")
-    build(root)
+    write_archive(root, found)
     return root
 
 
@@ -182,7 +172,8 @@ class TestList:
 
     def test_the_worst_metric_counts(self, tmp_path: Path) -> None:
         """Not the one that comes first; and what is asked for by verdict is found with its changes."""
-        found = [_measuring(execution(n, 10.0), latency=value) for n, value in enumerate(STEP)]
+        latencies = ((n, (BenchMetric("latency", value),)) for n, value in enumerate(STEP))
+        found = [replace(one := execution(n, 10.0), result=replace(one.result, metrics=own)) for n, own in latencies]
         found += [_named(each, "m.C.better") for each in history(STEP[::-1], 100)]
         write_archive(tmp_path, found)
         with open_client(tmp_path) as client:

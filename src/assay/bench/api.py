@@ -19,7 +19,6 @@ if TYPE_CHECKING:
         BenchReport,
         BenchRequest,
         BenchResult,
-        ProfileWindow,
         parse_method,
         parse_windows,
     )
@@ -31,8 +30,7 @@ HOMES = {
     "assay.bench.flow.run": "run_benchmarks",
     "assay.bench.records": "load_execution write_execution",
     "assay.bench.values.execution": (
-        "BENCH_REPORT_FILE BenchExecution BenchMethod BenchReport BenchRequest BenchResult ProfileWindow "
-        "parse_method parse_windows"
+        "BENCH_REPORT_FILE BenchExecution BenchMethod BenchReport BenchRequest BenchResult parse_method parse_windows"
     ),
 }
 __getattr__ = build_getattr(__name__, HOMES)

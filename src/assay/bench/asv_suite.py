@@ -109,19 +109,14 @@ def _find_benchmarks(module: ModuleType, path: str) -> Iterator[AsvBenchmark]:
         if name.startswith("_"):
             continue
         if inspect.isclass(value) and not inspect.isabstract(value):
-            yield from _find_methods(value, module, f"{prefix}{name}")
+            methods = inspect.getmembers(value, inspect.isfunction)
+            kinds = {own: kind for own, each in methods if (kind := _find_kind(each, own)) and not own.startswith("_")}
+            made = value() if kinds else None
+            for own, kind in kinds.items():
+                call = getattr(made, own)
+                yield AsvBenchmark(f"{prefix}{name}.{own}", kind, call, (call, made, module))
         elif inspect.isfunction(value) and (kind := _find_kind(value, name)):
             yield AsvBenchmark(prefix + name, kind, value, (value, module))
-
-
-def _find_methods(owner: type, module: ModuleType, path: str) -> Iterator[AsvBenchmark]:
-    kinds = {name: _find_kind(each, name) for name, each in inspect.getmembers(owner, inspect.isfunction)}
-    made = None
-    for name, kind in kinds.items():
-        if kind and not name.startswith("_"):
-            made = owner() if made is None else made
-            call = getattr(made, name)
-            yield AsvBenchmark(f"{path}.{name}", kind, call, (call, made, module))
 
 
 def _find_kind(function: Callable[..., Any], name: str) -> str:
@@ -155,10 +150,9 @@ def _find_one(root: str, text: str) -> tuple[AsvBenchmark, tuple[Any, ...]]:
     known = [n for n, path in enumerate(paths, 1) if any(map(os.path.exists, (f"{path}/__init__.py", f"{path}.py")))]
     module = ".".join(parts[: known[-1]]) if known else "__init__"
     for each in _find_benchmarks(_load(root, module), module):
-        if each.path == own:
-            for name, values in each.parameters:
-                if text == own + name:
-                    return each, values
+        for name, values in each.parameters if each.path == own else ():
+            if text == own + name:
+                return each, values
     raise NoSuchBenchmarkError(f"{root} has no benchmark {text!r}")
 
 

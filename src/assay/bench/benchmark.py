@@ -169,9 +169,6 @@ def _build_metric(metric: object) -> dict[str, object]:
     return built
 
 
-# ---------------------------------------------------------------- where it goes
-
-
 def write_line(line: Mapping[str, object]) -> None:
     """Write a line to the run that started this process; outside a run, to the terminal, to try a benchmark by hand."""
     path = os.environ.get(ENV_BENCH_REPORT)

@@ -47,17 +47,15 @@ def _build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m assay child bench", description=__doc__)
     parser.add_argument("action", choices=["run", "list"])
     parser.add_argument("methods", nargs="+")
-    parser.add_argument("--output-dir", default="")
-    parser.add_argument("--data-dir", default="")
-    parser.add_argument("--tpu")
     parser.add_argument("--args", type=json.loads, default={})
     parser.add_argument("--only-args", action="store_true")
-    parser.add_argument("--path", action="append", default=[])
-    parser.add_argument("--first-path", action="append", default=[])
+    for flag in ("--path", "--first-path"):
+        parser.add_argument(flag, action="append", default=[])
+    parser.add_argument("--tpu")
     parser.add_argument("--profile")
     parser.add_argument("--profiler", default="auto")
-    parser.add_argument("--profile-dir", default="")
-    parser.add_argument("--py-spy", default="")
+    for flag in ("--output-dir", "--data-dir", "--profile-dir", "--py-spy"):
+        parser.add_argument(flag, default="")
     return parser
 
 
@@ -108,12 +106,10 @@ def _run(options: argparse.Namespace, arguments: Arguments) -> int:
         end["error"] = {"type": "NoSuchBenchmark", "message": str(error)}
         print(f"assay: {error}", file=sys.stderr)
     except BaseException as error:  # noqa: BLE001 a benchmark may raise anything, and its failure is its result
-        end["error"] = {
-            "type": type(error).__name__,
-            "message": _describe(error),
-            "lines": _render_traceback(error).splitlines()[-_LAST_LINES:],
-        }
-        print(_render_traceback(error), end="", file=sys.stderr)
+        lines = _render_traceback(error)
+        print(lines, end="", file=sys.stderr)
+        last = lines.splitlines()[-_LAST_LINES:]
+        end["error"] = {"type": type(error).__name__, "message": _describe(error), "lines": last}
     end |= {"time": time.time(), "framework": find_framework(), "packages": find_packages(), "peaks": load_peaks()}
     write_line(end)
     return 0 if end["ok"] else 1
@@ -313,9 +309,6 @@ def find_matches(text: str, arguments: Arguments) -> list[str]:
     if not found:
         raise NoSuchBenchmarkError(f"no method of {path} matches {pattern!r}; it has: {', '.join(listed) or 'none'}")
     return [f"{path}.{name}" for name in found]
-
-
-# ---------------------------------------------------------------- constructors
 
 
 def build_object(owner: type, arguments: Arguments) -> Any:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from assay.bench.values.execution import ChildReport
-from assay.system.files import list_names, parse_json
+from assay.system.files import list_names, parse_json, try_text
 from assay.values.protobuf import read_fields, to_signed
 
 
@@ -58,11 +58,7 @@ def load_root(path: str) -> int | None:
 
 def load_child_report(path: str, tf_prefix: str | None = None) -> ChildReport:
     """Load the child's lines; if there are none, the file that TensorFlow's own report_benchmark wrote."""
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            reported = parse_child_report(file.read())
-    except OSError:
-        reported = ChildReport()
+    reported = parse_child_report(try_text(path, "replace"))
     if reported.reports or tf_prefix is None:
         return reported
     reports, problems = _load_entries(tf_prefix)
@@ -70,8 +66,7 @@ def load_child_report(path: str, tf_prefix: str | None = None) -> ChildReport:
 
 
 def _load_entries(prefix: str) -> tuple[list[Mapping[str, Any]], list[str]]:
-    """Load all entries: the first one of the first file is the benchmark's own, as in PerfZero; problems of others are
-    reported."""
+    """Load all entries, the benchmark's own first as in PerfZero; problems of its files are reported."""
     folder, start = os.path.split(prefix)
     reports: list[Mapping[str, Any]] = []
     problems = []
@@ -94,16 +89,14 @@ Fields = Mapping[int, tuple[str, Callable[[int | bytes], Any]]]  # number → na
 
 def parse_benchmark_entries(data: bytes) -> list[dict[str, Any]]:
     """Parse entries, each as the keyword arguments of `report_benchmark`. Raises ValueError for an invalid message."""
-    return [_parse_entry(_as_bytes(content)) for number, _, content in read_fields(data) if number == 1]
-
-
-def _parse_entry(data: bytes) -> dict[str, Any]:
-    found = list(_read(data, _ENTRY))
-    entry = {name: value for name, value in found if name not in ("extra", "metric")}
-    extras = [value for name, value in found if name == "extra"]
-    entry["extras"] = {extra.get("name", ""): extra.get("value", 0.0) for extra in extras}
-    entry["metrics"] = [{"name": "", "value": 0.0, **value} for name, value in found if name == "metric"]
-    return entry
+    entries = []
+    for found in (list(_read(_as_bytes(content), _ENTRY)) for number, _, content in read_fields(data) if number == 1):
+        entry = {name: value for name, value in found if name not in ("extra", "metric")}
+        extras = [value for name, value in found if name == "extra"]
+        entry["extras"] = {extra.get("name", ""): extra.get("value", 0.0) for extra in extras}
+        entry["metrics"] = [{"name": "", "value": 0.0, **value} for name, value in found if name == "metric"]
+        entries.append(entry)
+    return entries
 
 
 def _read(data: bytes, fields: Fields) -> Iterator[tuple[str, Any]]:

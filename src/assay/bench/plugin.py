@@ -14,7 +14,7 @@ PLUGIN = Plugin(
         "bench-trial": "assay.bench.trial:main",
         "command-profile": "assay.bench.profiling:main",
     },
-    importers=("assay.bench.importers.recognisers:IMPORTERS",),
+    importers=("assay.bench.importers.formats:IMPORTERS",),
     reports=("assay.bench.page.report:build_report",),
     pages=("assay.bench.web_pages:PAGES",),
     doctor=(

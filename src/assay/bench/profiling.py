@@ -109,8 +109,12 @@ class Profile:
 
     def start(self) -> None:
         """Start the profile. A window from 0 has begun when this returns: the benchmark may end within 1 ms."""
-        if self._kind != "py-spy":
-            _warm_torch_up()
+        torch: Any = sys.modules.get("torch") if self._kind != "py-spy" else None
+        if torch is not None:  # its profiler's first start takes seconds, which would count, and fill a short window
+            with contextlib.suppress(Exception):  # the first window reports the problem
+                first = torch.profiler.profile(activities=_choose_activities(torch))
+                first.start()
+                first.stop()
         self.follow()
         if self._windows and not self._windows[0].begin_s:
             self._is_profiling.wait()
@@ -198,8 +202,7 @@ class Profile:
 
 
 def find_framework(kind: str) -> str | None:
-    """Find the framework whose own profiler is used. A module whose import is not complete does not count: half of its
-    names are missing, and Python marks it."""
+    """Find the framework whose own profiler is used. During its import half of its names are missing."""
     known = [(name, sys.modules[name]) for name in _FRAMEWORKS if name in sys.modules and kind != "py-spy"]
     return next((name for name, module in known if not getattr(module.__spec__, "_initializing", False)), None)
 
@@ -246,17 +249,6 @@ class _Torch:
     def stop(self) -> None:
         self._call(self._profile.stop)
         self._profile.export_chrome_trace(self._path)
-
-
-def _warm_torch_up() -> None:
-    """Start torch's profiler once: its first start takes seconds, which would count, and fill a short window."""
-    torch: Any = sys.modules.get("torch")
-    if torch is None:
-        return
-    with contextlib.suppress(Exception):  # the first window reports the problem
-        first = torch.profiler.profile(activities=_choose_activities(torch))
-        first.start()
-        first.stop()
 
 
 def _choose_activities(torch: Any) -> list[Any]:
@@ -400,14 +392,13 @@ def _build_events(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m assay child command-profile")
-    parser.add_argument("--profile", required=True)
-    parser.add_argument("--profile-dir", required=True)
-    parser.add_argument("--py-spy", required=True)
+    for flag in ("--profile", "--profile-dir", "--py-spy"):
+        parser.add_argument(flag, required=True)
     parser.add_argument("--pid", type=int, required=True)
     parser.add_argument("--began", type=float, help="by the monotonic clock, which all processes share")
     options = parser.parse_args(arguments)
     profile = CommandProfile(parse_windows(options.profile), options.profile_dir, options.py_spy, options.pid)
-    profile.start(options.began)
+    profile.follow(options.began)
     sys.stdin.buffer.read()  # the command runs
     files = profile.finish()
     print(json.dumps({"profiles": files, "profile_notes": profile.notes}))
@@ -421,10 +412,6 @@ class CommandProfile(Profile):
         super().__init__(windows, "py-spy", folder, py_spy)
         self._pid = pid
 
-    def start(self, began: float | None = None) -> None:
-        """Start to profile a command that has been started already."""
-        self.follow(began)
-
     def _profile_window(self, window: ProfileWindow, number: int) -> None:
         while not has_python(self._pid):
             if self.is_past(window.end_s, _READY_S):
@@ -436,14 +423,12 @@ class CommandProfile(Profile):
 
 
 def has_python(pid: int) -> bool:
-    """Return whether the process, or a descendant of it, is an interpreter."""
-    return any(map(_is_python, [pid, *processes.find_descendants(pid)]))
-
-
-def _is_python(pid: int) -> bool:
-    """Return whether a process is an interpreter: by its program, or by a library that another program has loaded."""
-    program = os.path.basename(processes.find_program(pid))
-    return program.startswith(("python", "pypy")) or b"/libpython" in processes.load_maps(pid)
+    """Return whether the process or a descendant is an interpreter, by its program or by a library in another one."""
+    return any(
+        os.path.basename(processes.find_program(each)).startswith(("python", "pypy"))
+        or b"/libpython" in processes.load_maps(each)
+        for each in (pid, *processes.find_descendants(pid))
+    )
 
 
 if __name__ == "__main__":

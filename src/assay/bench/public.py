@@ -25,8 +25,9 @@ def compare_benchmarks(
     `everything`: executions that others disturbed count as well.
     """
     from assay.bench.flow.compare import CompareOptions, compare_recorded
-    from assay.bench.report.history import render_comparison
+    from assay.bench.report.history import build_comparison_document
+    from assay.show.terminal_report import render_terminal
 
     options = CompareOptions(metrics=tuple(metrics), min_effect=min_effect, everything=everything)
     report = compare_recorded(base, head, method, os.fspath(root) if root is not None else None, options)
-    return build_judgement(report.verdict, render_comparison(report))
+    return build_judgement(report.verdict, render_terminal(build_comparison_document(report)))

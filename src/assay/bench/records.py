@@ -14,7 +14,7 @@ from assay.errors import FormatError
 from assay.record import run_directory
 from assay.record.formats import Format, build_damage, read_versioned, render_versioned
 from assay.system.fast_dataclasses import asdict, dataclass, replace
-from assay.system.files import append_line, load_lines, parse_json, write_atomic
+from assay.system.files import append_line, load_lines, parse_json, read_text, write_atomic
 from assay.system.locks import try_lock_file
 from assay.values import layout
 from assay.values.plain import parse_plain, parse_strict
@@ -147,8 +147,7 @@ def load_named(study_dir: str, kind: type[_Named]) -> dict[str, _Named]:
     """Load baselines by their names, or selftests by the names of their benchmarks."""
     path = os.path.join(study_dir, layout.STUDY_META_DIR, _NAMED_FILES[kind])
     try:
-        with open(path, encoding="utf-8") as file:
-            content = parse_json(file.read())
+        content = parse_json(read_text(path, "strict"))
         return {key: parse_strict(kind, fields) for key, fields in content["named"].items()}
     except FileNotFoundError:
         return {}
@@ -215,8 +214,7 @@ def _lock(path: str) -> int | None:
 def _load_queue(path: str, folder: str) -> list[RunSpec] | None:
     """Load a queue; None if it is for another folder, which may still ask for it. An invalid file is an empty queue."""
     try:
-        with open(path, encoding="utf-8") as file:
-            content = parse_json(file.read())
+        content = parse_json(read_text(path, "strict"))
         return [run_directory.parse_spec(spec) for spec in content["specs"]] if content["folder"] == folder else None
     except (OSError, LookupError, TypeError, ValueError):
         return []

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from assay.bench.asv_suite import list_asv, run_asv
@@ -26,8 +26,7 @@ _BOUNDARIES = ("", ".", ":", "(", "[")  # characters that may follow the name of
 
 
 def list_suite(text: str) -> list[SuiteBenchmark]:
-    """List the benchmarks of a suite, or of a part of it. A module that cannot be imported is listed too: its run
-    reports why."""
+    """List the benchmarks of a suite or a part of it; the run of a module that cannot be imported reports why."""
     path, name = _split(text)
     tests, others = _find_files(path)
     found: list[SuiteBenchmark] = []
@@ -88,19 +87,17 @@ def _find_files(path: str) -> tuple[list[str], list[str]]:
     tests: list[str] = []
     others: list[str] = []
     is_asv = False
-    for file in [path] if os.path.isfile(path) else _walk(path):
+    files = [path] if os.path.isfile(path) else []
+    for base, folders, names in os.walk(path):
+        folders[:] = sorted(name for name in folders if not name.startswith((".", "__")))
+        files += (os.path.join(base, name) for name in sorted(names) if name.endswith(".py"))
+    for file in files:
         with open(file, encoding="utf-8", errors="replace") as opened:
             content = opened.read()
         is_asv = is_asv or bool(_ASV.search(content))
         is_test = _TEST.search(content) or os.path.basename(file).startswith(("test_", "conftest."))
         (tests if _TEST.search(content) else [] if is_test else others).append(file)
     return tests, others if is_asv else []
-
-
-def _walk(folder: str) -> Iterator[str]:
-    for base, folders, names in os.walk(folder):
-        folders[:] = sorted(name for name in folders if not name.startswith((".", "__")))
-        yield from (os.path.join(base, name) for name in sorted(names) if name.endswith(".py"))
 
 
 def _is_part(name: str, benchmark: SuiteBenchmark, module: str) -> bool:

@@ -13,8 +13,14 @@ import subprocess
 import sys
 import time
 
-from assay.bench.flow.machine import load_accelerators
-from assay.bench.flow.machine_watch import BEFORE_S, ForeignLoad, MachineWatch, load_own_cpu_s, write_context
+from assay.bench.flow.machine import (
+    BEFORE_S,
+    ForeignLoad,
+    MachineWatch,
+    load_accelerators,
+    load_own_cpu_s,
+    write_context,
+)
 from assay.bench.values.execution import ENV_SOURCE
 from assay.errors import ExitCode
 from assay.execute.machine_lease import MachineLease
@@ -30,15 +36,21 @@ _ASK_S = 0.25
 
 
 def main() -> int:
-    run_dir, folder, wait, text = read_child_words(
-        "bench-trial", sys.argv[1:], run_dir=require_folder, folder=str, wait_s=_parse_wait, command=str
+    run_dir, folder, wait_s, text = read_child_words(
+        "bench-trial",
+        sys.argv[1:],
+        run_dir=require_folder,
+        folder=str,
+        wait_s=lambda word: None if word == "-" else float(word),
+        command=str,
     )
-    lease = MachineLease("benchmark") if wait is not None else None
-    if lease is not None and not _enter(lease, wait):
-        print(
-            f"assay: this machine was not free within {wait:g} s: other benchmarks or checks run here", file=sys.stderr
-        )
-        return int(ExitCode.INTERNAL)
+    lease, asked = MachineLease("benchmark") if wait_s is not None else None, time.monotonic()
+    while lease is not None and not lease.try_enter():
+        if time.monotonic() >= asked + wait_s:
+            text = f"this machine was not free within {wait_s:g} s: other benchmarks or checks run here"
+            print(f"assay: {text}", file=sys.stderr)
+            return int(ExitCode.INTERNAL)
+        time.sleep(_ASK_S)
     outlook, began, devices = ForeignLoad(os.cpu_count() or 1), time.monotonic(), Devices()
     outlook.mark()
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
@@ -50,26 +62,13 @@ def main() -> int:
     before = outlook.mark()
     job = subprocess.Popen(["bash", "-c", text], env=env)
     signal.signal(signal.SIGTERM, lambda _number, _frame: None)  # the whole job gets the signal: the command decides
-    watch = MachineWatch(run_dir, job.pid, environment, devices, gpus, before)
     tag = os.environ.get(layout.ENV_ATTEMPT)
+    watch = MachineWatch(run_dir, job.pid, tag, environment, devices, gpus, before)
     while True:
         try:
             code = job.wait(_TICK_S)
             break
         except subprocess.TimeoutExpired:
-            watch.tick(time.time(), tag)
-    write_context(run_dir, watch.build_context(load_own_cpu_s(resource.RUSAGE_CHILDREN), tag))
+            watch.tick(time.time())
+    write_context(run_dir, watch.build_context(load_own_cpu_s(resource.RUSAGE_CHILDREN)))
     return code if code >= 0 else 128 - code
-
-
-def _parse_wait(word: str) -> float | None:
-    return None if word == "-" else float(word)
-
-
-def _enter(lease: MachineLease, wait_s: float) -> bool:
-    deadline = time.monotonic() + wait_s
-    while not lease.try_enter():
-        if time.monotonic() >= deadline:
-            return False
-        time.sleep(_ASK_S)
-    return True

@@ -6,6 +6,7 @@ import os
 import shlex
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import Any, TypeVar
 from urllib.parse import parse_qs
 
@@ -22,10 +23,10 @@ from assay.bench.page.contents import (
     list_columns,
     list_commits,
 )
-from assay.bench.page.overview import SORTS, build_overview, choose_lines, find_changes, group_lines
+from assay.bench.page.overview import SORTS, build_overview, choose_lines, find_changes
 from assay.bench.page.sides import build_comparison
 from assay.bench.records import BENCH_FILE
-from assay.errors import NotFoundError, UsageError
+from assay.errors import NotFoundError, UsageError, check_known
 from assay.follow.api import StudyLocation
 from assay.show.formatting import render_count
 from assay.values.verdict import VerdictKind
@@ -58,8 +59,7 @@ def show_all(request: Request) -> Response:
     """All benchmarks of every root. Those that are not judged yet are marked; the page asks again until they are."""
     site, query = get_site(request), request.query_params
     view = {name: query.get(name, "")[:200] for name in ("q", "kind", "suite", "sort")}
-    if view["sort"] and view["sort"] not in SORTS:
-        raise NotFoundError("order", view["sort"], SORTS)
+    check_known("order", [view["sort"]], ("", *SORTS))
     number = query.get("page", "1")
     if not number.isdecimal() or len(number) > 6:
         raise UsageError(f"page is not a whole number: {number!r}")
@@ -75,7 +75,8 @@ def show_all(request: Request) -> Response:
         overview = build_overview(snapshot.location, archive.groups)
         lines = choose_lines(overview, view["q"], view["kind"], view["suite"], view["sort"] or "name")
         shown = lines[(int(number) - 1) * _PAGE : int(number) * _PAGE] if int(number) else []
-        groups = group_lines(shown) if view["sort"] in ("", "name") else [("", shown)]
+        by_suite = groupby(shown, key=lambda line: line.suite)  # they are sorted by suite
+        groups = [(name, list(each)) for name, each in by_suite] if view["sort"] in ("", "name") else [("", shown)]
         found.append((snapshot, overview, groups, len(lines), find_changes(lines)))
     most = max((count for *_, count, _ in found), default=0)
     return site.render(
@@ -109,8 +110,7 @@ def _find(request: Request) -> tuple[StudySnapshot, BenchArchive]:
     """Return the snapshot and the archive of the address."""
     snapshots, slug = get_site(request).snapshots, request.path_params["study"]
     known = [name for name, location in snapshots.find_locations().items() if is_archive(location)]
-    if slug not in known:
-        raise NotFoundError("archive of benchmarks", slug, known)
+    check_known("archive of benchmarks", [slug], known)
     snapshot = snapshots.load(slug)
     return snapshot, load_kept(snapshot)
 
@@ -143,10 +143,8 @@ def show_history(request: Request) -> Response:
 
 def show_environments(request: Request) -> Response:
     snapshot, archive = _find(request)
-    method = request.query_params.get("method", "")
-    is_large = not method and archive.count > _MOST_EXECUTIONS
-    if is_large:  # a table of all benchmarks would take too long
-        method = archive.methods[0]
+    is_large = archive.count > _MOST_EXECUTIONS  # a table of all benchmarks would take too long
+    method = request.query_params.get("method", "") or (archive.methods[0] if is_large else "")
     columns = list_columns(archive, method)
     by = request.query_params.getlist("by") or columns[:1]
     blocks, problem = _try(lambda: build_environments(archive, method, by))
@@ -158,7 +156,7 @@ def show_environments(request: Request) -> Response:
         columns=columns,
         by=by,
         method=method,
-        is_large=archive.count > _MOST_EXECUTIONS,
+        is_large=is_large,
         blocks=blocks or (),
         problem=problem,
         shell=shlex.join,
@@ -210,7 +208,7 @@ def _triage(request: Request, body: bytes) -> Response:
     metric, method, change, judgement, note = (
         given.get(name, [""])[-1].strip() for name in ("metric", "method", "change", "judgement", "note")
     )
-    archive.check(method)
+    check_known("benchmark", [method], archive.groups)
     if judgement not in _JUDGEMENTS:
         raise UsageError(f"there is no judgement {judgement!r}", f"there are {', '.join(_JUDGEMENTS)}")
     if not metric or not change or len(note) > _LONGEST_NOTE or "\0" in note:

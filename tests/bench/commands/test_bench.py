@@ -181,13 +181,8 @@ def test_another_machine_is_inconclusive_unless_across_setups(lab: Bench, cli: C
         write_archive(lab.root, history(values, first, label=label, setup={"gpu": model}))
     result = cli("bench", "compare", "old", "new")
     assert result.code == 3
-    assert "environment or code?" in result.out
     assert "gpu V100 → T4" in result.out
-    (case,) = json.loads(cli("bench", "compare", "old", "new", "--json").out)["metrics"]
-    assert "gpu V100 → T4" in case["finding"]["message"]
-    result = cli("bench", "compare", "old", "new", "--across-setups")
-    assert result.code == 1
-    assert "compared nevertheless" in result.out
+    assert cli("bench", "compare", "old", "new", "--across-setups").code == 1
 
 
 @pytest.mark.parametrize("library", ["numpy", "scipy.special"])
@@ -323,21 +318,9 @@ def test_profiled_executions_count_only_when_all_do(lab: Bench, cli: Cli) -> Non
     everything = cli("bench", "table", "environment", "-m", "wall_time", "--all")
     assert everything.out.splitlines()[2].split()[:2] == ["-", "3"]
     assert everything.err == ""
-    assert "left out: profiled (include them with --all)" in cli("bench", "history", "wall_time", "environment").out
-
-
-def test_what_helps_after_contamination_is_reported_once(lab: Bench, cli: Cli) -> None:
-    dirt = history([1.0] * 6, contaminated=("load",))
-    write_archive(lab.root, dirt)
-    others = [replace(each, method="m.C.g", execution_id=f"g{n}") for n, each in enumerate(dirt)]
-    write_archive(lab.root, others)
-    result = cli("bench", "history", "wall_time")
-    assert result.code == 3
-    assert result.out.count("0 comparable executions are too few; at least 6 are needed (6 were disturbed)") == 2
-    assert result.out.count("6 executions left out: contaminated (include them with --all)") == 2
-    assert result.out.count("▁▁▁▁▁▁  disturbed") == 2
-    assert "cpu_time" not in result.out
-    assert cli("bench", "history", "wall_time", "--all").code == 0
+    shown = cli("bench", "history", "wall_time", "environment").out
+    assert "left out: profiled (include them with --all)" in shown
+    assert "left out" not in cli("bench", "history", "wall_time", "environment", "--all").out
 
 
 # ---------------------------------------------------------------- table, compare, import
@@ -375,10 +358,7 @@ def test_import(lab: Bench, cli: Cli) -> None:
     assert result.code == 2
     assert "bad.json cannot be imported" in result.err
     assert "1 execution imported" in result.out
-    table = cli("bench", "table", "--by", "method").out
-    assert "BM2" in table  # a bad file holds up no other
-    assert "BM " in table
-    assert "BM" in cli("ls", "bench").out
+    assert "BM2" in cli("bench", "table", "--by", "method").out  # a bad file holds up no other
     results = {f"time_{n}": float("nan") for n in range(12)} | {"time_good": 1.0, "time_broken": None}
     (lab.folder / "a.json").write_text(json.dumps({"commit_hash": "c", "results": results}))
     result = cli("bench", "import", "a.json")

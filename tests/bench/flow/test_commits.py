@@ -68,18 +68,6 @@ def test_a_killed_call_goes_on_and_neither_loses_nor_repeats_an_execution(reposi
     assert len(load()) == 12
 
 
-def test_a_commit_that_cannot_be_built_is_skipped_and_has_not_passed(repository: Repository) -> None:
-    commits = repository.costs(1, 2, 3, 4)
-    (repository.folder / "figure").write_text("an edit")
-    console = CollectingConsole()
-    found = measure(build="! grep -q 'cost 3' figure", console=console)
-    assert [bool(outcome.problem) for outcome in found.outcomes] == [False, True, False]
-    assert f"commit {commits[2][:12]} cannot be built: the build ended with exit code 1" in found.outcomes[1].problem
-    assert found.exit_code == ExitCode.INCONCLUSIVE
-    assert commits[2] not in {each.commit for each in load()}
-    assert "local edits are not used: each commit is checked out as it is" in console.lines
-
-
 def test_what_exists_is_known_by_commit_environment_and_benchmark(repository: Repository) -> None:
     commits = repository.costs(1, 2, 3, 4)
     assert len(measure("main~2..main").report.executions) == 2
@@ -97,8 +85,10 @@ def test_what_exists_is_known_by_commit_environment_and_benchmark(repository: Re
 
 
 def test_every_nth_is_counted_back_from_the_last(repository: Repository) -> None:
-    commits = repository.costs(1, 2, 3, 4, 5, 6)
-    found = measure("main~5..main", lambda _request: BenchReport(()), every=2)
+    commits, console = repository.costs(1, 2, 3, 4, 5, 6), CollectingConsole()
+    (repository.folder / "figure").write_text("an edit")
+    found = measure("main~5..main", lambda _request: BenchReport(()), console, every=2)
+    assert "local edits are not used: each commit is checked out as it is" in console.lines
     assert [outcome.commit.sha for outcome in found.outcomes] == [commits[1], commits[3], commits[5]]
     assert found.exit_code == ExitCode.FAILED  # nothing was executed
 

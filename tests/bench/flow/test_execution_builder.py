@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,7 @@ import pytest
 from assay.bench.flow.execution_builder import (
     JobSurroundings,
     _add_extracted,
-    _find_gpu_memory,
-    _find_peak_rss,
-    _find_peak_vms,
-    _find_usage,
+    _build_peaks,
     _load_last_line,
     build_environment,
     build_fingerprint,
@@ -21,9 +19,9 @@ from assay.bench.flow.execution_builder import (
     load_readings,
 )
 from assay.bench.flow.memory import GpuPeak, TreePeaks
-from assay.bench.values.execution import BenchResult, ChildReport, Framework, Machine
+from assay.bench.values.execution import BenchResult, ChildReport, Framework, Machine, Peaks, ProcessEnd
 from assay.observe.readings import render_reading
-from assay.values.run import Command, Outcome, RunSpec, State, Usage
+from assay.values.run import Command, Outcome, RunSpec, State
 from assay.values.series import Reading
 from assay.values.study import Pattern
 from assay.values.verdict import VerdictKind
@@ -44,8 +42,14 @@ def tree(rss: int, largest: int, ours: int | None = 8) -> TreePeaks:
     return TreePeaks(rss * MIB, 0, rss * MIB, largest * MIB, 1, None if ours is None else ours * MIB)
 
 
+def build_peaks(said: ChildReport, readings: Sequence[Reading] = (), by_kernel: int = 0, **around: Any) -> Peaks:
+    outcome = Outcome(State.FAILED, 1, cpu_s=1.5, peak_rss_bytes=by_kernel * MIB)
+    surroundings = JobSurroundings(own_peak_bytes=30 * MIB, **around)
+    return _build_peaks(said, ProcessEnd(), readings, outcome, surroundings)
+
+
 @pytest.mark.parametrize(
-    ("said", "readings", "usage", "seen", "peak", "basis"),
+    ("said", "readings", "by_kernel", "seen", "peak", "basis"),
     [
         (reported(15), [reading(4, 22)], 0, tree(14, 15), 15, "process"),  # our own shells are no part of it
         (reported(300), [reading(4, 630)], 0, tree(610, 300), 622, "tree"),  # a child beside it is
@@ -62,21 +66,28 @@ def tree(rss: int, largest: int, ours: int | None = 8) -> TreePeaks:
         (reported(None), [], 33, TreePeaks(), 33, "process"),
         (reported(None, wrapper=11), [], 33, TreePeaks(), 22, "process"),
         (reported(None), [], 0, TreePeaks(), 0, ""),
+        (reported(None), [], 30, TreePeaks(), 0, ""),  # it may be the supervisor's own size
+        (reported(None), [], 30, TreePeaks(largest_bytes=12 * MIB), 12, "process"),
+        (reported(15), [], 100, TreePeaks(), 15, "process"),  # the child has reported it
     ],
 )
 def test_the_peak_is_the_best_that_is_known(
-    said: ChildReport, readings: list[Reading], usage: int, seen: TreePeaks, peak: int, basis: str
+    said: ChildReport, readings: list[Reading], by_kernel: int, seen: TreePeaks, peak: int, basis: str
 ) -> None:
-    assert _find_peak_rss(said, readings, Usage(0.0, usage * MIB), seen) == (peak * MIB, basis)
+    found = build_peaks(said, readings, by_kernel, tree=seen)
+    assert (found.max_rss, found.rss_basis, found.cpu_s) == (peak * MIB, basis, 1.5)
 
 
 def test_the_address_space_is_the_largest_that_is_known() -> None:
     seen = TreePeaks(vms_bytes=70)
-    read = Reading(1.0, 3, 0.5, 10, 90, 10)
-    assert _find_peak_vms(50, [read], seen) == 70  # the readings have our shells in them
-    assert _find_peak_vms(80, [], seen) == 80
-    assert _find_peak_vms(50, [read], TreePeaks()) == 90
-    assert _find_peak_vms(0, [], TreePeaks()) == 0
+    read = [Reading(1.0, 3, 0.5, 10, 90, 10)]
+    for own, readings, tree_peaks, known in (
+        (50, read, seen, 70),  # the readings have our shells in them
+        (80, [], seen, 80),
+        (50, read, TreePeaks(), 90),
+        (0, [], TreePeaks(), 0),
+    ):
+        assert build_peaks(ChildReport(end={"peaks": {"max_vms": own}}), readings, tree=tree_peaks).max_vms == known
 
 
 @pytest.mark.parametrize(
@@ -89,29 +100,13 @@ def test_the_address_space_is_the_largest_that_is_known() -> None:
         (200, 150, "processes", 2, (200, "framework")),
         (0, 900, "processes", 1, (900, "processes")),
         (0, 900, "device", 0, (900, "device")),
-        (0, 0, "", 0, (0, "")),
+        (0, 0, "", 0, (None, "")),
     ],
 )
 def test_gpu_memory_is_the_run_s_own(own: int, peak: int, basis: Any, owners: int, known: tuple[int, str]) -> None:
-    assert _find_gpu_memory(own, GpuPeak(peak, basis, owners)) == known
-
-
-@pytest.mark.parametrize(
-    ("own", "peak", "ours", "seen", "known"),
-    [
-        (None, 100, 30, 0, 100),
-        (None, 30, 30, 0, 0),  # it may be the supervisor's own size
-        (None, 30, 30, 12, 12),
-        (15, 100, 30, 0, 0),  # the child has reported it
-    ],
-)
-def test_the_kernel_s_peak_counts_where_it_can_only_be_the_child_s(
-    own: int | None, peak: int, ours: int, seen: int, known: int
-) -> None:
-    outcome = Outcome(State.FAILED, 1, cpu_s=1.5, peak_rss_bytes=peak * MIB)
-    around = JobSurroundings(own_peak_bytes=ours * MIB, tree=TreePeaks(largest_bytes=seen * MIB))
-    assert _find_usage(reported(own), outcome, around) == Usage(1.5, known * MIB)
-    assert _find_usage(reported(own), None, JobSurroundings()) == Usage(0.0, 0)
+    said = ChildReport(end={"peaks": {"gpu_memory_bytes": own}})
+    found = build_peaks(said, gpu=GpuPeak(peak, basis, owners))
+    assert (found.gpu_memory_bytes, found.gpu_memory_basis) == known
 
 
 def test_reasons_speak_of_it_and_explain_a_kill() -> None:

@@ -11,19 +11,21 @@ from types import SimpleNamespace
 
 import pytest
 
+from assay.bench.flow.execution_builder import find_contamination
 from assay.bench.flow.machine import (
     Accelerators,
     CpuMeter,
+    ForeignLoad,
+    add_aftermath,
     choose_model,
-    find_contamination,
     load_accelerators,
     load_governor,
     load_gpus,
     load_machine,
+    load_own_cpu_s,
     load_topology,
     parse_accelerators,
 )
-from assay.bench.flow.machine_watch import ForeignLoad, add_aftermath, load_own_cpu_s
 from assay.bench.values.execution import GpuState, Machine
 from assay.observe.devices import Devices
 from assay.observe.environment import load_environment
@@ -133,7 +135,7 @@ def test_our_own_time_and_that_of_our_children_is_no_load_of_others(
 ) -> None:
     used = {resource.RUSAGE_SELF: 1.0, resource.RUSAGE_CHILDREN: 1.0}
     usage = lambda who: SimpleNamespace(ru_utime=used[who] / 2, ru_stime=used[who] / 2)  # noqa: E731
-    monkeypatch.setattr("assay.bench.flow.machine_watch.resource.getrusage", usage)
+    monkeypatch.setattr("assay.bench.flow.machine.resource.getrusage", usage)
     outlook = ForeignLoad(2, str(stat))
     outlook.mark()
     used |= {resource.RUSAGE_SELF: 1.3, resource.RUSAGE_CHILDREN: 1.3}

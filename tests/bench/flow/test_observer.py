@@ -72,14 +72,6 @@ def test_a_gpu_is_described_and_a_hot_one_or_foreign_processes_contaminate(
     assert "other processes were on the GPU: 1" in text
 
 
-def test_memory_of_others_on_the_gpu_is_not_the_run_s(lab: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fake_gpus(lab, monkeypatch, used_bytes=5_000_000_000, processes=[{"pid": 1, "memory_bytes": 5_000_000_000}])
-    nap = replace(request(), methods=(BenchMethod("sleep 0.3", "nap", "command"),))
-    (execution,) = run_benchmarks(nap, RunHooks(tick_s=0.05)).executions
-    assert execution.peaks.gpu_memory_bytes is None
-    assert execution.peaks.gpu_memory_basis == ""
-
-
 def test_gpu_memory_of_the_run_s_processes_is(lab: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The method itself appears on the fake GPU, next to another process."""
     fake_gpus(lab, monkeypatch, used_bytes=5_000_000_000, processes=[{"pid": 1, "memory_bytes": 5_000_000_000}])

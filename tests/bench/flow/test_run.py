@@ -23,7 +23,7 @@ from assay.bench.flow import run
 from assay.bench.flow.archive import find_location, load_executions
 from assay.bench.flow.execution_builder import JobSurroundings
 from assay.bench.flow.history import HistoryOptions, build_history
-from assay.bench.flow.machine_watch import load_context, write_context
+from assay.bench.flow.machine import load_context, write_context
 from assay.bench.flow.run import _make_exclusive, resolve_methods, run_benchmarks
 from assay.bench.records import BENCH_FILE, hold_queue, load_execution, take_queue
 from assay.bench.values.execution import (

@@ -9,7 +9,6 @@ from assay.bench.judge.environments import (
     doubt_load,
     match_environments,
     name_environments,
-    shorten,
 )
 from assay.bench.judge.samples import Question
 from assay.bench.values.comparison import SampleComparison
@@ -41,7 +40,8 @@ def test_names_and_differences() -> None:
         "n": "cpu_model EPYC, accelerator_model V100, driver 999, cudnn 9",
         "": "not recorded",
     }
-    assert (shorten(list("abcd")), shorten(list("abcdef"))) == ("a, b, c, d", "a, b, c, d and 2 more")
+    many = describe_differences({}, dict.fromkeys("abcdef", "1"))
+    assert many == ("environment not recorded → a 1, b 1, c 1, d 1 and 2 more",)
     unrecorded = ("unknown", "the environment was not recorded on both sides")
     assert attribute_change("c", "d", is_recorded=False) == unrecorded
 

@@ -186,18 +186,6 @@ def test_eight_percent_in_three_percent_noise_are_found_with_ten_trials_each():
     assert kinds[PASS] == 0
 
 
-def test_many_metrics_of_a_against_a_fail_together_at_most_twice_in_a_hundred():
-    question = Question("min", threshold=0.0)
-    failed = 0
-    for run in range(50):
-        pairs = [
-            build_pair(f"m{i}", draw(1, 10, 1000 * run + 2 * i), draw(1, 10, 1000 * run + 2 * i + 1), question)
-            for i in range(10)
-        ]
-        failed += judge_pairs(pairs).kind is FAIL
-    assert failed <= 1
-
-
 # ---------------------------------------------------------------- many metrics
 
 

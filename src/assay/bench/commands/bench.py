@@ -25,7 +25,6 @@ from assay.bench.commands.options import (
     show,
 )
 from assay.bench.flow.archive import find_location, import_results
-from assay.bench.flow.baselines import HEAD, remove_baseline, set_baseline
 from assay.bench.flow.bisect import bisect_benchmark
 from assay.bench.flow.commits import CommitsQuestion, run_commits
 from assay.bench.flow.compare import (
@@ -39,6 +38,7 @@ from assay.bench.flow.compare import (
 )
 from assay.bench.flow.history import HistoryOptions, confirm_newest, load_changes, load_histories, triage_change
 from assay.bench.flow.selftest import WORK, check_gate, run_selftest
+from assay.bench.flow.sides import HEAD, remove_baseline, set_baseline
 from assay.bench.flow.tables import describe_table, load_table
 from assay.bench.records import Baseline, load_named
 from assay.bench.report.executions import build_commits_document, build_run_cases, build_run_document
@@ -198,12 +198,10 @@ def compare(request: CompareRequest, console: Console) -> int:
     if request.baseline is not None:
         if revisions is not None:
             raise UsageError("--baseline names the base, as --git, --a-rev and --a-env do", "give one of them")
-        now, named = None, bool(request.what or request.commands)
-        if named:
-            asked = build_request(request.what, request, default_trials=DEFAULT_TRIALS)
-            now = partial(build_run(quieted), asked)
-        meant = asked.methods if named else ()
-        report = compare_baseline(request.baseline, now, request.method, request.root, options, console, meant)
+        named = (*request.what, *request.commands)
+        asked = build_request(request.what, request, default_trials=DEFAULT_TRIALS) if named else BenchRequest(())
+        now = partial(build_run(quieted), asked) if named else None
+        report = compare_baseline(request.baseline, now, request.method, request.root, options, console, asked.methods)
     elif revisions is not None:
         asked = build_request(request.what, request, default_trials=DEFAULT_TRIALS)
         environments = (request.a_env, request.b_env) if request.a_env or request.b_env else (None, None)

@@ -69,8 +69,7 @@ def _parse_directions(texts: Sequence[str], flag: str) -> dict[str, Direction]:
 
 
 def parse_commands(texts: Sequence[str], _flag: str = "") -> tuple[BenchMethod, ...]:
-    """Split commands: `NAME=TEXT` has that name; otherwise the command text is the name. `FOO=bar python x.py` sets a
-    shell variable for a command and has no name."""
+    """Split commands: `NAME=TEXT` has that name; else the text is the name, as of `FOO=bar python x.py`."""
     found = []
     for text in map(str.strip, texts):
         if not text:
@@ -188,9 +187,7 @@ def effect_option(default: float | None, text: str) -> Any:
 
 
 def foreign_option(text: str) -> Any:
-    return option(
-        "--foreign-limit", type=float, minimum=0, maximum=1, default=0.1, metavar="FRACTION", help=text
-    )  # fmt: skip
+    return option("--foreign-limit", type=float, minimum=0, maximum=1, default=0.1, metavar="FRACTION", help=text)
 
 
 def most_option() -> Any:

@@ -11,9 +11,14 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 
-from assay.bench.flow.execution_builder import JobSurroundings, build_environment, build_execution, build_fingerprint
-from assay.bench.flow.machine import CpuMeter, describe_machine, find_contamination, load_machine
-from assay.bench.flow.machine_watch import load_context, open_meter
+from assay.bench.flow.execution_builder import (
+    JobSurroundings,
+    build_environment,
+    build_execution,
+    build_fingerprint,
+    find_contamination,
+)
+from assay.bench.flow.machine import CpuMeter, describe_machine, load_context, load_machine, open_meter
 from assay.bench.importers.formats import Foreign, load_foreign_file
 from assay.bench.importers.result import DIGEST, identify_result
 from assay.bench.records import BENCH_FILE, load_execution, write_execution, write_points
@@ -237,25 +242,17 @@ def write_as_run(location: StudyLocation, execution: BenchExecution, label: str 
         return False
     if _write_run(own, location, execution, label, kind):
         return True
-    marked = replace(execution, execution_id=f"{execution.execution_id}-{mark}")
-    return not _is_same(own, execution) and _write_run(apart, location, marked, label, kind)
-
-
-def _is_same(run_dir: str, execution: BenchExecution) -> bool:
-    """Return whether two executions are the same: by the content of the imported file, or by the results of our own."""
-    there = None
     with suppress(AssayError, OSError):
-        there = load_execution(run_dir)
-    if there is None:
-        return False
-    if DIGEST in there.extra:
-        return bool(there.extra[DIGEST] == execution.extra[DIGEST])
-    return identify_result(there) == identify_result(execution)
+        there = load_execution(own)
+        # equal by the content of the imported file, or by the results of our own
+        if there and (there.extra.get(DIGEST) or identify_result(there)) in (mark, identify_result(execution)):
+            return False
+    marked = replace(execution, execution_id=f"{execution.execution_id}-{mark}")
+    return _write_run(apart, location, marked, label, kind)
 
 
 def _name_folder(execution: BenchExecution, mark: str = "") -> str:
-    """Return a folder name in the format of our own executions. It is always a plain name, whatever the id is: it does
-    not leave the study's folder and is not hidden."""
+    """Return a folder name as of our own executions: whatever the id is, it is plain and not hidden."""
     words = ".".join(execution.method.split(".")[-2:])
     begin = _clean(execution.execution_id) or "import"
     name = f"{begin[: _MOST_LETTERS // 2]}-{mark}_{_clean(words)}" if mark else f"{begin}_{_clean(words)}"

@@ -180,9 +180,6 @@ def _judge(sha: str, report: ComparisonReport) -> CommitAnswer:
     return CommitAnswer(sha, _OUTCOMES[metric.finding.kind], metric.finding.message, metric)
 
 
-# ---------------------------------------------------------------- the log
-
-
 def load_answers(path: str) -> list[CommitAnswer]:
     """Load the answers of earlier calls; a line that was cut off by a kill is ignored."""
     found = []

@@ -41,7 +41,7 @@ from assay.observe.environment import load_environment
 from assay.record.run_directory import new_uid
 from assay.show.console import SILENT, Console
 from assay.system.fast_dataclasses import asdict, dataclass, field, replace
-from assay.system.files import parse_json, write_atomic
+from assay.system.files import parse_json, read_text, write_atomic
 from assay.system.git import call_git, run_git
 from assay.values.state import State
 
@@ -141,8 +141,7 @@ class _Range:
         ends = (commits[0], commits[-1])
         path = os.path.join(open_question(self.checkouts, ends, self.request, asked), _PLAN_FILE)
         with suppress(OSError, ValueError, LookupError, TypeError):
-            with open(path, encoding="utf-8") as file:
-                self.name = str(parse_json(file.read())["name"])
+            self.name = str(parse_json(read_text(path, "strict"))["name"])
             return path, True
         self.name = new_uid()
         write_atomic(path, json.dumps({"name": self.name}))
@@ -224,8 +223,7 @@ def _wait_for_left(root: str | None, console: Console) -> None:
 
 
 def build_matcher(request: BenchRequest) -> Callable[[Mapping[str, str]], bool]:
-    """Return a function that tests whether an execution's environment is that of this call: the machine, and the
-    versions of the packages that the execution had loaded."""
+    """Return a function that tests whether an environment is this call's: the machine, and versions of packages."""
     devices = Devices()
     environment = load_environment(request.folder or os.getcwd(), (), devices)
     machine = load_machine(environment, devices, tuple(gpu.index for gpu in devices.list()))

@@ -10,7 +10,6 @@ from contextlib import suppress
 from functools import cached_property
 
 from assay.bench.flow.archive import find_location, is_named, load_executions, load_file_executions
-from assay.bench.flow.baselines import find_pinned
 from assay.bench.flow.history import advise_all, list_invalid
 from assay.bench.flow.run import run_benchmarks
 from assay.bench.flow.sides import (
@@ -26,6 +25,7 @@ from assay.bench.flow.sides import (
     describe_environments,
     describe_invalid,
     find_duels,
+    find_pinned,
     is_single,
     open_trees,
 )
@@ -58,7 +58,7 @@ from assay.bench.values.execution import (
     is_sensitive,
 )
 from assay.code.checkout import load_commit
-from assay.errors import AssayError, NotFoundError, UsageError
+from assay.errors import AssayError, NotFoundError, UsageError, check_known
 from assay.execute.machine_lease import keeping_lease
 from assay.follow.api import record_verdicts
 from assay.record.run_directory import load_record
@@ -166,14 +166,17 @@ class _Known:
         return load_executions(self._location, console=self._console)
 
     def load(self, name: str) -> Executions:
-        is_path = os.path.exists(name)
-        if not is_path:
-            found = self._load_recorded(name)
-        elif os.path.isdir(name) or os.path.basename(name) == BENCH_FILE:
-            found = load_file_executions(name)
-        else:
-            found = load_foreign(name)
-        return self._build(name, found, name if is_path else self._location.dir)
+        if os.path.isdir(name) or (os.path.basename(name) == BENCH_FILE and os.path.exists(name)):
+            return self._build(name, load_file_executions(name), name)
+        if os.path.exists(name):
+            return self._build(name, load_foreign(name), name)
+        if found := choose_side(self._every, name):
+            return self._build(name, found, self._location.dir)
+        baselines = load_named(self._location.dir, Baseline)
+        if name in baselines:
+            return self.load_baseline(name)
+        names = {e.label for e in self._every if e.label} | {e.commit[:12] for e in self._every if e.commit}
+        raise NotFoundError("label, commit, baseline or file", name, names | {*baselines})
 
     def _build(self, name: str, found: Sequence[BenchExecution], path: str) -> Executions:
         if self._method:
@@ -184,16 +187,6 @@ class _Known:
         # a triage covers the executions between two others, so the whole history is needed
         is_triaged = any(each.judgement == "invalid" for each in triage)
         return Executions(name, tuple(found), list_invalid(self._every, triage) if is_triaged else {})
-
-    def _load_recorded(self, name: str) -> list[BenchExecution]:
-        known = self._every
-        if found := choose_side(known, name):
-            return found
-        baselines = load_named(self._location.dir, Baseline)
-        if name in baselines:
-            return find_pinned(name, self._location.dir, known)
-        names = {e.label for e in known if e.label} | {e.commit[:12] for e in known if e.commit} | {*baselines}
-        raise NotFoundError("label, commit, baseline or file", name, names)
 
     def load_baseline(self, name: str) -> Executions:
         return self._build(name, find_pinned(name, self._location.dir, self._every), self._location.dir)
@@ -228,7 +221,15 @@ def compare_sides(
     methods = dict.fromkeys(e.method for e in base.found if e.method in there)
     keys = [(method, metric) for method in methods for metric in _common_metrics(method, base, head, options)]
     duels = [duel for key in keys for duel in find_duels(key, base, head, across=options.across)]
-    pairs = [_build_pair(duel, base, head, options) for duel in duels]
+    pairs = []
+    for duel in duels:
+        metric = duel.key[1]
+        ours, theirs = (
+            collect_samples(side.name, each, metric, everything=options.everything, in_turns=options.in_turns)
+            for side, each in ((base, duel.base), (head, duel.head))
+        )
+        question = Question(_direction(metric, options), options.min_effect, options.alpha)
+        pairs.append(SamplePair(duel.subject, ours, theirs, question))
     found = list(map(_doubt, duels, pairs, compare_pairs(pairs)))
     metrics = tuple(
         MetricComparison(
@@ -241,7 +242,13 @@ def compare_sides(
         )
         for duel, pair, one in zip(duels, pairs, found, strict=True)
     )
-    findings = [*_find_missing(base, head), *_find_gone(base, head, options), *(metric.finding for metric in metrics)]
+    # one that is new in head is not an error
+    lost = [method for method in base.methods if method not in head.methods]
+    findings = [Finding(VerdictKind.ERROR, method, f"{base.name} has it, {head.name} does not") for method in lost]
+    common = [method for method in base.methods if method in head.methods]
+    findings += [finding for side in (base, head) for finding in _find_idle(side, common)]
+    findings += [*_find_failed(base, head), *_find_unkept(base, head), *_find_gone(base, head, options)]
+    findings += [metric.finding for metric in metrics]
     verdict = Verdict.of(findings, sum(one.p is not None for one in found))
     notes = tuple(dict.fromkeys(_describe(base, head, duels, options)))
     return ComparisonReport(base.name, head.name, metrics, verdict, notes), found
@@ -258,16 +265,6 @@ def _doubt(duel: Duel, pair: SamplePair, found: SampleComparison) -> SampleCompa
         for side, samples in ((duel.base, pair.base), (duel.head, pair.head))
     ]
     return doubt_load(found, loads[0], loads[1], pair.question)
-
-
-def _build_pair(duel: Duel, base: Executions, head: Executions, options: CompareOptions) -> SamplePair:
-    metric = duel.key[1]
-    direction = _direction(metric, options)
-    ours, theirs = (
-        collect_samples(side.name, found, metric, everything=options.everything, in_turns=options.in_turns)
-        for side, found in ((base, duel.base), (head, duel.head))
-    )
-    return SamplePair(duel.subject, ours, theirs, Question(direction, options.min_effect, options.alpha))
 
 
 def _direction(metric: str, options: CompareOptions) -> Direction:
@@ -316,15 +313,6 @@ def _describe_disturbed(side: Executions, duels: Sequence[Duel], options: Compar
 
 def _side(samples: Samples) -> BenchSide:
     return BenchSide(samples.label, samples.clean, len(samples.values), samples.disturbed)
-
-
-def _find_missing(base: Executions, head: Executions) -> list[Finding]:
-    """Find benchmarks that did not succeed on a side, or that head lacks; one that is new in head is not an error."""
-    lost = [method for method in base.methods if method not in head.methods]
-    findings = [Finding(VerdictKind.ERROR, method, f"{base.name} has it, {head.name} does not") for method in lost]
-    common = [method for method in base.methods if method in head.methods]
-    findings += [finding for side in (base, head) for finding in _find_idle(side, common)]
-    return [*findings, *_find_failed(base, head), *_find_unkept(base, head)]
 
 
 def _find_gone(base: Executions, head: Executions, options: CompareOptions) -> Iterator[Finding]:
@@ -390,9 +378,8 @@ def _find_unkept(base: Executions, head: Executions) -> Iterator[Finding]:
 def _common_metrics(method: str, base: Executions, head: Executions, options: CompareOptions) -> list[str]:
     names = [{n for e in side.good(method) for n in e.numbers} for side in (base, head)]
     common = names[0] & names[1]
-    missing = [name for name in options.metrics if name not in names[0]]  # a metric that head lacks is a finding
-    if missing and common:
-        raise NotFoundError("metric", missing[0], names[0])
+    if common:  # a metric that head lacks is a finding
+        check_known("metric", options.metrics, names[0])
     return [name for name in sorted(common) if not options.metrics or name in options.metrics]
 
 
@@ -434,8 +421,7 @@ def parse_span(span: str, flag: str = "--git") -> tuple[str, str]:
 
 
 class Contest:
-    """Runs both sides in turns, until every metric has its verdict. A first FAIL is provisional; new executions confirm
-    it."""
+    """Runs both sides in turns until every metric has its verdict; new executions confirm a first FAIL."""
 
     def __init__(self, request: BenchRequest, options: CompareOptions, run: Run, console: Console) -> None:
         # the fewest trials with which a metric can fail: p is corrected for the number of metrics; commands and
@@ -529,22 +515,16 @@ def _pool(
         other = reruns.get((one.method, one.metric))
         is_open = other is not None and other.finding.kind is VerdictKind.INCONCLUSIVE
         if other and is_open and (one.finding.effect or 0.0) * (other.finding.effect or 0.0) > 0:
-            agreeing.append((one, other))
+            sides = [(a.name, a.values + b.values) for a, b in ((one.base, other.base), (one.head, other.head))]
+            base, head = (BenchSide(name, values, len(values)) for name, values in sides)
+            agreeing.append(replace(one, base=base, head=head, confirmed=True))
+    questions = [Question(_direction(one.metric, options), options.min_effect, options.alpha) for one in agreeing]
     pairs = [
-        build_pair(
-            one.finding.subject,
-            one.base.values + other.base.values,
-            one.head.values + other.head.values,
-            Question(_direction(one.metric, options), options.min_effect, options.alpha),
-        )
-        for one, other in agreeing
+        build_pair(one.finding.subject, one.base.values, one.head.values, question)
+        for one, question in zip(agreeing, questions, strict=True)
     ]
-    return {
-        (one.method, one.metric): replace(
-            one, base=_side(pair.base), head=_side(pair.head), finding=build_finding(judged), confirmed=True
-        )
-        for (one, _), pair, judged in zip(agreeing, pairs, compare_pairs(pairs), strict=True)
-    }
+    judged = zip(agreeing, compare_pairs(pairs), strict=True)
+    return {(one.method, one.metric): replace(one, finding=build_finding(found)) for one, found in judged}
 
 
 def _settle_metric(
@@ -556,10 +536,7 @@ def _settle_metric(
     both = pooled.get((first.method, first.metric))
     if both is not None and both.finding.kind is VerdictKind.FAIL:
         words = f"{both.finding.message}; in both rounds together, the second agrees with the first"
-        base, head = (
-            replace(side, name=name.name) for side, name in ((both.base, first.base), (both.head, first.head))
-        )
-        return replace(both, base=base, head=head, finding=replace(both.finding, message=words))
+        return replace(both, finding=replace(both.finding, message=words))
     seen = f"; the rerun: {second.finding.message}" if second is not None else "; the rerun has no result"
     message = f"not confirmed: {first.finding.message}{seen}"
     return replace(

@@ -14,7 +14,6 @@ from itertools import pairwise
 from typing import Any, Literal
 
 from assay.bench.child_report import load_child_report
-from assay.bench.flow.machine import find_contamination
 from assay.bench.flow.memory import GpuPeak, TreePeaks
 from assay.bench.judge.reported import judge_report
 from assay.bench.records import make_relative
@@ -38,10 +37,10 @@ from assay.observe.readings import parse_reading
 from assay.record import run_directory
 from assay.show.formatting import render_count
 from assay.system.fast_dataclasses import dataclass, field, replace
-from assay.system.files import parse_json, read_end
+from assay.system.files import parse_json, read_end, try_text
 from assay.values import layout
 from assay.values.environment import GitState
-from assay.values.run import Outcome, RunSpec, Usage
+from assay.values.run import Outcome, RunSpec
 from assay.values.series import Reading
 from assay.values.study import Pattern
 from assay.values.verdict import Finding, VerdictKind
@@ -58,6 +57,9 @@ _OWN_FOLDER = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__
 _SHELLS_BYTES = 12 << 20  # the most that job.sh, a shell in it and a time limit use, if there are no readings
 _DEATH = re.compile(r"^(?:\S*job\.sh|bash): line \d+: +\d+ [A-Z]")  # a shell reports that a signal ended its command
 _KILLED = 128 + signal.SIGKILL
+FOREIGN_LIMIT = 0.1  # fraction of all cores that others may use before a result counts as contaminated
+# reasons of trouble; clocks that a power limit or an application keeps lower are settings of the machine
+TROUBLE = frozenset(["hw_slowdown", "sw_thermal", "hw_thermal", "hw_power_brake"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +117,7 @@ def build_execution(
         fingerprint=build_fingerprint(setup),
         machine=machine,
         framework=framework,
-        peaks=_build_peaks(reported, ending, load_readings(run_dir), _find_usage(reported, outcome, around), around),
+        peaks=_build_peaks(reported, ending, load_readings(run_dir), outcome, around),
         contaminated=contaminated,
         refused=bool(contaminated and around.refuses),
         profiles=profiles,
@@ -159,8 +161,7 @@ def _build_ending(
 
 
 def describe_end(reason: str, was_killed: bool = False, oom_kills: int | None = None) -> str:
-    """Describe the end without the name of the run's only command, which users do not know. A process that was killed
-    by SIGKILL cannot report it, so the parent does."""
+    """Describe the end, without the run's only command, which users do not know, and for a process that was killed."""
     if not was_killed:
         return re.sub(rf"^{COMMAND}\b", "it", reason)
     guess = "perhaps it was out of memory"
@@ -236,45 +237,54 @@ def _add_extracted(result: BenchResult, run_dir: str, spec: RunSpec) -> BenchRes
 
 
 def load_readings(run_dir: str) -> list[Reading]:
-    try:
-        with open(os.path.join(run_dir, layout.READINGS_FILE), encoding="ascii", errors="replace") as file:
-            found = [parse_reading(line) for line in file if line.strip()]
-    except OSError:
-        return []
+    lines = try_text(os.path.join(run_dir, layout.READINGS_FILE), "replace").split("\n")
+    found = (parse_reading(line) for line in lines if line.strip())
     return [reading for reading in found if reading is not None]
 
 
-def _find_usage(reported: ChildReport, outcome: Outcome | None, around: JobSurroundings) -> Usage:
-    """Return CPU time and peak of children that could not report. The kernel's peak is ignored if it may be our own."""
-    peak = (outcome.peak_rss_bytes if outcome else None) or 0
-    if (reported.end or {}).get("peaks") or peak <= around.own_peak_bytes:
-        peak = 0
-    return Usage((outcome.cpu_s if outcome else None) or 0.0, max(peak, around.tree.largest_bytes))
-
-
 def _build_peaks(
-    reported: ChildReport, ending: ProcessEnd, readings: Sequence[Reading], usage: Usage, around: JobSurroundings
+    reported: ChildReport,
+    ending: ProcessEnd,
+    readings: Sequence[Reading],
+    outcome: Outcome | None,
+    around: JobSurroundings,
 ) -> Peaks:
-    own = (reported.end or {}).get("peaks") or {}
-    cpu_s = own.get("cpu_s") or usage.cpu_s or None
-    rss, rss_basis = _find_peak_rss(reported, readings, usage, around.tree)
-    gpu_bytes, gpu_basis = _find_gpu_memory(int(own.get("gpu_memory_bytes", 0)), around.gpu)
-    vms = _find_peak_vms(int(own.get("max_vms", 0)), readings, around.tree)
-    percent = round(_max_cpu_percent(readings, cpu_s, ending.elapsed_s), 1)
-    power_w = max((reading.gpu.power_w for reading in readings if reading.gpu is not None), default=None)
-    bound = max(rss, around.tree.bound_bytes)
-    return Peaks(rss, vms, percent, cpu_s, gpu_bytes or None, power_w, bound, rss_basis, gpu_basis)
+    own, tree, gpu = (reported.end or {}).get("peaks") or {}, around.tree, around.gpu
+    cpu_s = own.get("cpu_s") or (outcome.cpu_s if outcome else None) or None
+    by_kernel = (outcome.peak_rss_bytes if outcome else None) or 0
+    if own or by_kernel <= around.own_peak_bytes:  # it may be our own peak
+        by_kernel = 0
+    rss, rss_basis = _find_peak_rss(reported, readings, by_kernel, tree)
+    # without readings nothing is subtracted from the address space: our shells use a few megabytes
+    sizes = [int(own.get("max_vms", 0)), tree.vms_bytes, *(r.vms_bytes for r in readings if not tree.vms_bytes)]
+    # the framework's own counter is exact for its process, but covers only one of several that used the GPU
+    gpu_own = int(own.get("gpu_memory_bytes", 0))
+    is_exact = bool(gpu_own) and (gpu.owners < 2 or gpu.size_bytes < gpu_own)
+    shares = [(b.cpu_s - a.cpu_s) / (b.time - a.time) for a, b in pairwise(readings) if b.time > a.time]
+    if cpu_s is not None and ending.elapsed_s:
+        shares.append(cpu_s / ending.elapsed_s)
+    return Peaks(
+        max_rss=rss,
+        max_vms=max(sizes),
+        max_cpu_percent=round(100 * max(shares, default=0.0), 1),
+        cpu_s=cpu_s,
+        gpu_memory_bytes=(gpu_own if is_exact else gpu.size_bytes) or None,
+        gpu_power_w=max((reading.gpu.power_w for reading in readings if reading.gpu is not None), default=None),
+        max_rss_bound=max(rss, tree.bound_bytes),
+        rss_basis=rss_basis,
+        gpu_memory_basis="framework" if is_exact else gpu.basis,
+    )
 
 
 def _find_peak_rss(
-    reported: ChildReport, readings: Sequence[Reading], usage: Usage, tree: TreePeaks
+    reported: ChildReport, readings: Sequence[Reading], by_kernel: int, tree: TreePeaks
 ) -> tuple[int, Literal["", "process", "tree"]]:
     """Return the peak of the resident memory. The kernel knows the peak of each process exactly; that of several
     together comes from readings, from which our shells and a command's wrapper are subtracted."""
     wrapper = (reported.begin or {}).get("wrapper_rss", 0)
     own = int(((reported.end or {}).get("peaks") or {}).get("max_rss", 0))
     is_seen = bool(tree.largest_bytes)
-    single = max(own or usage.peak_rss_bytes - (0 if is_seen else wrapper), tree.largest_bytes, 0)
+    single = max(own or max(by_kernel, tree.largest_bytes) - (0 if is_seen else wrapper), tree.largest_bytes, 0)
     ours = wrapper + _SHELLS_BYTES if tree.ours_bytes is None else tree.ours_bytes
     sums = [tree.rss_bytes, *(reading.rss_bytes - ours for reading in readings)]
     if not own and not is_seen:  # only the readings are known
@@ -282,27 +292,6 @@ def _find_peak_rss(
     if max(sums) > single:
         return max(sums), "tree"
     return single, "process" if single else ""
-
-
-def _find_peak_vms(own: int, readings: Sequence[Reading], tree: TreePeaks) -> int:
-    """Return the peak of the address space. Without readings nothing is subtracted: our shells use a few megabytes."""
-    return max([own, tree.vms_bytes, *(0 if tree.vms_bytes else reading.vms_bytes for reading in readings)])
-
-
-def _find_gpu_memory(own: int, seen: GpuPeak) -> tuple[int, Literal["", "framework", "processes", "device"]]:
-    """Return the peak of the GPU memory. The framework's own counter is exact for its process, but if several processes
-    of the run used the GPU it covers only one of them."""
-    if own and (seen.owners < 2 or seen.size_bytes < own):
-        return own, "framework"
-    return seen.size_bytes, seen.basis
-
-
-def _max_cpu_percent(readings: Sequence[Reading], cpu_s: float | None, elapsed_s: float | None) -> float:
-    """Return the highest CPU usage of a reading or of the whole run, in percent of one core."""
-    shares = [(b.cpu_s - a.cpu_s) / (b.time - a.time) for a, b in pairwise(readings) if b.time > a.time]
-    if cpu_s is not None and elapsed_s:
-        shares.append(cpu_s / elapsed_s)
-    return 100 * max(shares, default=0.0)
 
 
 # ---------------------------------------------------------------- where it ran
@@ -333,3 +322,18 @@ def build_environment(machine: Machine, framework: Framework | None, packages: M
 def build_fingerprint(setup: Mapping[str, str]) -> str:
     """Return a hash of the environment; empty if nothing is known about it."""
     return hashlib.blake2b(json.dumps(sorted(setup.items())).encode(), digest_size=6).hexdigest() if setup else ""
+
+
+def find_contamination(machine: Machine, foreign_limit: float = FOREIGN_LIMIT) -> tuple[str, ...]:
+    """Describe why a result may have been disturbed by others."""
+    found = []
+    if machine.foreign_cpu is not None and machine.foreign_cpu > foreign_limit:
+        found.append(f"others used {machine.foreign_cpu:.0%} of the CPUs during the run")
+    before = machine.foreign_cpu_before
+    if machine.foreign_cpu is None and before is not None and before > foreign_limit:
+        found.append(f"others used {before:.0%} of the CPUs just before it began, and it was too short to measure more")
+    if others := sorted({pid for state in (*machine.gpus, *machine.gpus_after) for pid in state.processes}):
+        found.append(f"other processes were on the GPU: {', '.join(map(str, others[:5]))}")
+    if trouble := [reason for reason in machine.throttled if reason in TROUBLE]:
+        found.append(f"the GPU was throttled: {', '.join(trouble)}")
+    return tuple(found)

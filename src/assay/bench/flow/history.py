@@ -167,13 +167,20 @@ def load_changes(
     names = {(each.method, name) for each in executions for name in each.numbers if metric in (None, name)}
     if not names:
         raise NotFoundError("metric", metric or "", sorted({name for each in executions for name in each.numbers}))
-    triage, looked, steps = load_triage(location.dir), 0, []
+    triage, looked = load_triage(location.dir), 0
+    groups: dict[tuple[str, str], list[tuple[str, MetricChange]]] = {}  # by benchmark and place
     for name, each in sorted(names):
         with suppress(UsageError):  # the history is too short
             history = build_history(name, each, [e for e in executions if e.method == name], options, triage)
             looked += any(len(series.points) >= SHORTEST_SERIES for series in history.series)
-            steps += [(name, each, change) for change in _list_lasting(history) if options.is_recent(change.at)]
-    return _group_changes(steps, options), looked, len(names) - looked
+            for change in filter(lambda change: options.is_recent(change.at), _list_lasting(history)):
+                groups.setdefault((name, change.execution_id), []).append((each, change))
+    found = []
+    for (name, _), together in groups.items():  # the metric that changed most comes first
+        ordered = sorted(together, key=lambda pair: (pair[0] != WALL_TIME, -abs(pair[1].step.effect)))
+        found.append(LastingChange(name, tuple(ordered), options.render_command(ordered[0][0], name)))
+    found.sort(key=lambda each: (each.first.at or 0.0, each.method))
+    return found, looked, len(names) - looked
 
 
 def _list_lasting(history: MetricHistory) -> Iterator[MetricChange]:
@@ -183,18 +190,6 @@ def _list_lasting(history: MetricHistory) -> Iterator[MetricChange]:
         is_return = any(abs(change.step.after - each.before) < abs(each.after - each.before) / 2 for each in gone)
         if change.holds and change.kind != "newest" and not change.too_few and not is_return:
             yield change
-
-
-def _group_changes(steps: Sequence[tuple[str, str, MetricChange]], options: HistoryOptions) -> list[LastingChange]:
-    """Group the changes by benchmark and place; the metric that changed most comes first."""
-    groups: dict[tuple[str, str], list[tuple[str, MetricChange]]] = {}
-    for method, metric, change in steps:
-        groups.setdefault((method, change.execution_id), []).append((metric, change))
-    found = []
-    for (method, _), together in groups.items():
-        ordered = sorted(together, key=lambda pair: (pair[0] != WALL_TIME, -abs(pair[1].step.effect)))
-        found.append(LastingChange(method, tuple(ordered), options.render_command(ordered[0][0], method)))
-    return sorted(found, key=lambda each: (each.first.at or 0.0, each.method))
 
 
 def confirm_newest(
@@ -279,8 +274,7 @@ def find_doubt(execution: BenchExecution, metric: str, invalid: set[str], everyt
 
 
 def find_invalid(executions: Sequence[BenchExecution], triages: Sequence[Triage]) -> set[str]:
-    """Return the executions from a change that was declared invalid to the last one at the time, in the same label and
-    environment."""
+    """Return the executions of invalid changes: up to the last one at the time, in the same series."""
     order = {execution.execution_id: index for index, execution in enumerate(executions)}
     found: set[str] = set()
     for each in latest_triage(triages):
@@ -366,6 +360,9 @@ class _MetricJudge:
             why = "".join(f"; {number} left out: {reason}" for reason, number in self.left_out.items())
             what = f"{self.method} has {render_count(count, 'execution')} with {self.metric}"
             raise UsageError(f"{what}: too few for a history{why}", self._advise())
+        # CPU time is judged instead where the load of others disturbed the other metrics
+        quiet = [each for each in self.aside if CPU_TIME in each.numbers and not each.find_disturbance(CPU_TIME)]
+        is_better = len(quiet) >= FEWEST and self.metric != CPU_TIME
         history = MetricHistory(
             self.method,
             self.metric,
@@ -374,7 +371,7 @@ class _MetricJudge:
             tuple(self._find_moves()),
             left_out=self.left_out,
             aside=tuple(map(self._build_series, _group(self.aside))),
-            instead=self._advise_metric(),
+            instead=self.options.render_command(CPU_TIME, self.method) if is_better else "",
             broken=self._describe_newest(),
             doubted=self._find_doubted(),
             guessed=not (self.options.direction or self.metric.startswith(ASV_TRACKED) or find_direction(self.metric)),
@@ -390,16 +387,8 @@ class _MetricJudge:
             return f"{again}, when the machine is quiet; or {advise_all(self.left_out)}"
         return advise_all(self.left_out) if spare else again
 
-    def _advise_metric(self) -> str:
-        """Advise to use CPU time if the load of others disturbed the other metrics."""
-        found = [each for each in self.aside if CPU_TIME in each.numbers and not each.find_disturbance(CPU_TIME)]
-        if len(found) < FEWEST or self.metric == CPU_TIME:
-            return ""
-        return self.options.render_command(CPU_TIME, self.method)
-
     def _describe_newest(self) -> str:
-        """Describe why the newest execution did not succeed: a failed one has no level that could be worse, and one
-        that violates its bounds may have its usual speed."""
+        """Describe why the newest execution failed: it has no level, or violates its bounds at its usual speed."""
         newest, metric = self.newest, self.metric
         if newest is None or newest.execution_id in self.invalid:
             return ""
@@ -472,8 +461,7 @@ class _MetricJudge:
         )
 
     def _build_newest(self, found: Sequence[BenchExecution], step: LevelStep, back: int) -> MetricChange:
-        """Build the change of outlying newest executions: a step has more of them, an outlier does not recur. `back`:
-        how many of them are at the old level."""
+        """Build the change of outlying newest executions, of which `back` are at the old level again."""
         change = self._build_change(found, step, len(found))
         count = len(found) - step.at
         what = "the newest execution is" if count == 1 else f"the {count} newest executions are"
@@ -556,8 +544,7 @@ class _MetricJudge:
     def _still_holds(
         self, found: Sequence[BenchExecution], index: int, before: BenchExecution, step: LevelStep, *, young: bool
     ) -> bool:
-        """Return False if the old environment was measured again at its old level, or a third environment has the old
-        level: then the code is not the cause."""
+        """Return False if the old or a third environment has the old level since: the code is not the cause."""
         after, newest = found[index], found[-1]
         back = self._collect(found[index:], before)[-_SIDE:]
         if back and not _holds(step, find_median(back)):
@@ -606,8 +593,7 @@ def _holds(step: LevelStep, last_level: float) -> bool:
 def triage_change(
     metric: str, method: str, name: str, judgement: Judgement, note: str, root: str | None, everything: bool = False
 ) -> str:
-    """Store the judgement of a change, which is named by its first execution, by a commit of its range, or by `last`.
-    Returns a line that names the change."""
+    """Store the judgement of a change: `name` is its first execution, a commit of its range, or `last`."""
     location = find_location(root)
     meant = None
     if judgement == "open":  # it revokes an earlier judgement: `invalid` may have left too few for a history
@@ -615,21 +601,17 @@ def triage_change(
         standing = [each for each in latest_triage(triages) if each.judgement != "open"]
         meant = next((each for each in reversed(standing) if name in (LAST, each.execution_id)), None)
     if meant is None:
-        meant = _find_untriaged(metric, method, name, HistoryOptions(root, min_effect=0.0, everything=everything))
+        histories = load_histories(metric, method, HistoryOptions(root, min_effect=0.0, everything=everything))
+        if len(histories) > 1:
+            names = ", ".join(history.method for history in histories[:6])
+            raise UsageError(f"{method!r} matches {len(histories)} benchmarks", f"one of: {names}")
+        change = _find_change(histories[0], name, root)
+        meant = Triage(histories[0].method, metric, change.execution_id, change.until)
     who = ""
     with suppress(KeyError, OSError):
         who = getpass.getuser()
     add_triage(location.dir, replace(meant, judgement=judgement, note=note, who=who, at=time.time()))
     return f"{meant.method} {metric}: the change at {meant.execution_id} is {judgement}"
-
-
-def _find_untriaged(metric: str, method: str, name: str, options: HistoryOptions) -> Triage:
-    histories = load_histories(metric, method, options)
-    if len(histories) > 1:
-        names = ", ".join(history.method for history in histories[:6])
-        raise UsageError(f"{method!r} matches {len(histories)} benchmarks", f"one of: {names}")
-    change = _find_change(histories[0], name, options.root)
-    return Triage(histories[0].method, metric, change.execution_id, change.until)
 
 
 def _find_change(history: MetricHistory, name: str, root: str | None) -> MetricChange:
@@ -641,11 +623,9 @@ def _find_change(history: MetricHistory, name: str, root: str | None) -> MetricC
         if change.execution_id == name or (len(name) >= 4 and any(commit.startswith(name) for commit in commits)):
             return change
     if not changes:
-        words = ["assay", "bench", "history", history.metric, history.method, *(["--root", root] if root else [])]
-        raise UsageError(
-            f"{history.method} {history.metric} has no change",
-            f"see `{shlex.join(words)}`; invalid executions are left out: `open` revokes that",
-        )
+        command = HistoryOptions(root).render_command(history.metric, history.method)
+        hint = f"see `{command}`; invalid executions are left out: `open` revokes that"
+        raise UsageError(f"{history.method} {history.metric} has no change", hint)
     ids = [change.execution_id for change in changes]
     listed = f"changes: {', '.join(ids[-_MOST_CHANGES:])}, or {LAST}"
     close = suggest(name, ids) if len(ids) > 1 else None

@@ -1,29 +1,38 @@
-"""The state of the machine while a benchmark runs: load, clocks, temperature, throttling, and others on it."""
+"""The state of the machine before, during and after a benchmark: load, clocks, temperature, throttling, others on it.
+
+A farm stores it in a file of the run.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import resource
 import shutil
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from assay.bench.values.execution import GpuState, Machine
+from assay.bench.child_report import load_root
+from assay.bench.flow.execution_builder import JobSurroundings
+from assay.bench.flow.memory import GpuMemory, TreePeaks, TreeWatch
+from assay.bench.values.execution import BENCH_MACHINE_FILE, BENCH_REPORT_FILE, GpuState, Machine
 from assay.observe.devices import Devices
 from assay.observe.environment import load_cpu
 from assay.observe.readings import load_tag
 from assay.system import processes
-from assay.system.fast_dataclasses import dataclass, replace
-from assay.system.files import list_names, parse_json, try_text
+from assay.system.fast_dataclasses import dataclass, field, replace
+from assay.system.files import list_names, parse_json, read_text, try_text, write_atomic
 from assay.values.environment import Environment
+from assay.values.plain import build_plain, parse_strict
 
-FOREIGN_LIMIT = 0.1  # fraction of all cores that others may use before a result counts as contaminated
+BEFORE_S = 0.25  # how long the load of others is measured before a run: more than the 0.2 s that count as measured
+_GPU_INTERVAL_S = 2.0  # longest interval; a run that has just started is read with every tick
 _CPUS = "/sys/devices/system/cpu"
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-# reasons of trouble; clocks that a power limit or an application keeps lower are settings of the machine
-TROUBLE = frozenset(["hw_slowdown", "sw_thermal", "hw_thermal", "hw_power_brake"])
 
 
 def load_machine(environment: Environment, devices: Devices, gpus: Sequence[int]) -> Machine:
@@ -73,27 +82,16 @@ def choose_model(names: Sequence[str]) -> str:
 def load_gpus(devices: Devices, indices: Sequence[int], tag: str | None = None) -> tuple[GpuState, ...]:
     """Load the state of the GPUs. `tag` is the attempt's: its own processes are not counted among those of others."""
     names = {gpu.index: gpu.name for gpu in devices.list()}
-    return tuple(_load_gpu(devices, index, names[index], tag) for index in indices if index in names)
-
-
-def _load_gpu(devices: Devices, index: int, name: str, tag: str | None) -> GpuState:
-    # with a tag, a process that cannot be read is left out: in a container the driver reports pids of the host
-    pids = [process.pid for process in devices.processes(index)]
-    others = tuple(pid for pid in pids if tag is None or (processes.exists(pid) and load_tag(pid) != tag.encode()))
-    reading = devices.read([index])
-    if reading is None:
-        return GpuState(index, name, processes=others)
-    return GpuState(
-        index,
-        name,
-        reading.sm_clock_mhz,
-        reading.temperature_c,
-        reading.power_w,
-        reading.memory_bytes,
-        reading.utilisation,
-        reading.throttle,
-        others,
-    )
+    read = ("sm_clock_mhz", "temperature_c", "power_w", "memory_bytes", "utilisation", "throttle")
+    states = []
+    for index in filter(names.__contains__, indices):
+        # with a tag, a process that cannot be read is left out: in a container the driver reports pids of the host
+        pids = [process.pid for process in devices.processes(index)]
+        others = tuple(pid for pid in pids if tag is None or (processes.exists(pid) and load_tag(pid) != tag.encode()))
+        reading = devices.read([index])
+        found = {name: getattr(reading, name) for name in read} if reading is not None else {}
+        states.append(GpuState(index, names[index], processes=others, **found))
+    return tuple(states)
 
 
 def find_throttling(states: Iterable[GpuState]) -> tuple[str, ...]:
@@ -139,21 +137,6 @@ class CpuMeter:
         return max(0.0, busy - own_cpu_s * _TICKS_PER_S) / everything
 
 
-def find_contamination(machine: Machine, foreign_limit: float = FOREIGN_LIMIT) -> tuple[str, ...]:
-    """Describe why a result may have been disturbed by others."""
-    found = []
-    if machine.foreign_cpu is not None and machine.foreign_cpu > foreign_limit:
-        found.append(f"others used {machine.foreign_cpu:.0%} of the CPUs during the run")
-    before = machine.foreign_cpu_before
-    if machine.foreign_cpu is None and before is not None and before > foreign_limit:
-        found.append(f"others used {before:.0%} of the CPUs just before it began, and it was too short to measure more")
-    if others := sorted({pid for state in (*machine.gpus, *machine.gpus_after) for pid in state.processes}):
-        found.append(f"other processes were on the GPU: {', '.join(map(str, others[:5]))}")
-    if trouble := [reason for reason in machine.throttled if reason in TROUBLE]:
-        found.append(f"the GPU was throttled: {', '.join(trouble)}")
-    return tuple(found)
-
-
 # ---------------------------------------------------------------- AMD, by rocm-smi
 
 _TIMEOUT_S = 20.0
@@ -183,23 +166,152 @@ def _ask(program: str) -> Accelerators:
 
 
 def parse_accelerators(text: str) -> Accelerators:
-    """Parse `{"card0": {"Card series": …}, "system": {"Driver version": …}}`, at times with warnings before it. The
-    spelling of the keys differs between versions."""
+    """Parse `{"card0": {"Card series": …}, "system": {…}}`, at times after warnings; keys differ by version."""
     try:
         content = parse_json(text[text.index("{") :])
     except ValueError:
         return Accelerators()
-    cards = {int(match[1]): fields for name, fields in content.items() if (match := re.fullmatch(r"card(\d+)", name))}
-    system = _lower(content.get("system"))
-    return Accelerators(tuple(_name(cards[number]) for number in sorted(cards)), system.get("driver version", ""))
-
-
-def _name(fields: Any) -> str:
-    known = _lower(fields)
-    names = [known[key] for key in _NAMES if known.get(key, "N/A") != "N/A"]
-    return next((name for name in names if not name.startswith("0x")), names[0] if names else "AMD GPU")
+    found = ((match, fields) for name, fields in content.items() if (match := re.fullmatch(r"card(\d+)", name)))
+    models = {}
+    for match, fields in found:
+        known = _lower(fields)
+        names = [known[key] for key in _NAMES if known.get(key, "N/A") != "N/A"]
+        plain = (name for name in names if not name.startswith("0x"))
+        models[int(match[1])] = next(plain, names[0] if names else "AMD GPU")
+    driver = _lower(content.get("system")).get("driver version", "")
+    return Accelerators(tuple(models[number] for number in sorted(models)), driver)
 
 
 def _lower(fields: Any) -> dict[str, str]:
     items = fields.items() if isinstance(fields, Mapping) else ()
     return {str(key).strip(": ").lower(): str(value).strip() for key, value in items}
+
+
+# ---------------------------------------------------------------- before, during and after one benchmark
+
+
+@dataclass(slots=True)
+class ForeignLoad:
+    """Measures the CPU time of others before a run begins, from moments at which nothing of ours was running: the CPU
+    time of our earlier processes is known to the kernel then."""
+
+    cpus: int
+    path: str | None = None  # path of a file like /proc/stat
+    _marks: list[tuple[CpuMeter, float]] = field(default_factory=list)
+
+    def mark(self) -> float | None:
+        """Return the fraction that others used since the last mark that is old enough; None if there is none."""
+        own_s = load_own_cpu_s(resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+        fractions = [meter.foreign_fraction(own_s - then_s, self.cpus) for meter, then_s in self._marks]
+        known = [number for number, share in enumerate(fractions) if share is not None]
+        latest = known[-1] if known else None
+        if latest is not None:
+            del self._marks[:latest]  # marks before it are never needed again
+        meter = open_meter(self.path)
+        if meter is not None:
+            self._marks.append((meter, own_s))
+        return fractions[latest] if latest is not None else None
+
+    def forget(self) -> None:
+        """Start again: one of our processes is running, and its CPU time is not known yet."""
+        self._marks.clear()
+
+
+def load_own_cpu_s(*whose: int) -> float:
+    """Return the CPU time of this process, or of `whose`: `RUSAGE_SELF`, `RUSAGE_CHILDREN` (those that have ended)."""
+    used = [resource.getrusage(who) for who in whose or (resource.RUSAGE_SELF,)]
+    return sum(each.ru_utime + each.ru_stime for each in used)
+
+
+def open_meter(path: str | None = None) -> CpuMeter | None:
+    try:
+        return CpuMeter(path)
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+class MachineWatch:
+    """Watches a benchmark from its start to its end. It is not safe for several threads."""
+
+    def __init__(
+        self,
+        run_dir: str,
+        job: int,
+        tag: str | None,
+        environment: Environment,
+        devices: Devices,
+        gpus: tuple[int, ...],
+        foreign_before: float | None,
+    ) -> None:
+        """Watch the shell with the pid `job` of the attempt `tag`. `foreign_before`: the load of others before it."""
+        report = os.path.join(run_dir, BENCH_REPORT_FILE)
+        self.tree = TreeWatch(job, lambda: load_root(report))
+        self.tree.start()
+        self.tag, self.environment, self.devices, self.gpus = tag, environment, devices, gpus
+        self.memory = GpuMemory(devices, gpus)
+        self.machine = replace(load_machine(environment, devices, gpus), foreign_cpu_before=foreign_before)
+        self.meter = open_meter()
+        self.began, self.own_cpu_s, self.oom_kills = time.time(), load_own_cpu_s(), processes.load_oom_kills()
+        self.next_reading = 0.0
+        self.seen: dict[int, GpuState] = {}  # foreign processes during the run
+        self.peaks: TreePeaks | None = None  # read after the run has ended
+
+    def tick(self, now: float) -> None:
+        if self.gpus and now >= self.next_reading:
+            self.next_reading = now + min(_GPU_INTERVAL_S, now - self.began)
+            self._read_gpus()
+
+    def _read_gpus(self) -> None:
+        self.memory.look(self.tag, self.tree.pids)
+        for state in load_gpus(self.devices, self.gpus, self.tag):
+            before = self.seen.get(state.index)
+            throttle = tuple(sorted({*state.throttle, *(before.throttle if before else ())}))
+            processes = tuple(sorted({*state.processes, *(before.processes if before else ())}))
+            self.seen[state.index] = replace(state, throttle=throttle, processes=processes)
+
+    def finish_tree(self, left: Collection[int] = ()) -> None:
+        """Read the memory of `left`, the processes that are still alive after the run has ended, for the last time."""
+        if self.peaks is None:
+            self.peaks = self.tree.finish(left)
+
+    def build_context(self, cpu_s: float) -> JobSurroundings:
+        """Build the surroundings after the run has ended. `cpu_s`: the CPU time that the run used."""
+        self.finish_tree()
+        if self.seen:
+            self._read_gpus()
+        after = tuple(
+            replace(state, processes=self.seen[state.index].processes) if state.index in self.seen else state
+            for state in load_gpus(self.devices, self.gpus, self.tag)
+        )
+        throttled = [reason for state in self.seen.values() for reason in state.throttle]
+        own_s, oom_kills = cpu_s + load_own_cpu_s() - self.own_cpu_s, processes.load_oom_kills()
+        foreign = self.meter.foreign_fraction(own_s, self.machine.logical_cpus) if self.meter else None
+        git = self.environment.git
+        return JobSurroundings(
+            machine=add_aftermath(self.machine, after, throttled, foreign),
+            git=git,
+            commit=git.commit if git else None,
+            tree=self.peaks or TreePeaks(),
+            gpu=self.memory.peak,
+            oom_kills=oom_kills - self.oom_kills if oom_kills is not None and self.oom_kills is not None else None,
+        )
+
+
+def add_aftermath(
+    machine: Machine, after: tuple[GpuState, ...], throttled: Iterable[str], foreign: float | None
+) -> Machine:
+    reasons = {*machine.throttled, *find_throttling(after), *throttled} - {"application_clocks"}
+    return replace(machine, gpus_after=after, throttled=tuple(sorted(reasons)), foreign_cpu=foreign)
+
+
+def write_context(run_dir: str, context: JobSurroundings) -> None:
+    write_atomic(os.path.join(run_dir, BENCH_MACHINE_FILE), json.dumps(build_plain(context)))
+
+
+def load_context(run_dir: str) -> JobSurroundings:
+    """Load the observations of a run on a farm. If the wrapper was killed, or never began, the run was not observed."""
+    try:
+        content = parse_json(read_text(os.path.join(run_dir, BENCH_MACHINE_FILE), "strict"))
+        return parse_strict(JobSurroundings, {**content, "machine": content["machine"]})
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return JobSurroundings(is_observed=False)

@@ -51,24 +51,23 @@ class GpuMemory:
 
     def look(self, tag: str | None, members: Collection[int]) -> None:
         """Read the memory. `members` are processes that are known to be the run's; others are recognised by its tag."""
-        found = [self._look_at(index, tag, members) for index in self.indices]
-        own = sum(own for own, _, _ in found)
-        beyond = sum(beyond for _, beyond, _ in found)
-        owners = max(self.peak.owners, len({pid for _, _, pids in found for pid in pids}))
+        own = beyond = 0
+        pids: set[int] = set()
+        for index in self.indices:
+            found = self.devices.processes(index)
+            unknown, there = self._before[index]
+            ours = [each for each in found if each.pid in members or (tag and load_tag(each.pid) == tag.encode())]
+            # certainly not of the run: these were there before, or are other processes of this machine
+            foreign = [each for each in found if each not in ours and (each.pid in there or processes.exists(each.pid))]
+            own += sum(each.memory_bytes for each in ours)
+            beyond += max(0, self._used(index) - max(0, unknown) - sum(each.memory_bytes for each in foreign))
+            pids |= {each.pid for each in ours}
+        owners = max(self.peak.owners, len(pids))
         if own or self.peak.basis == "processes":  # memory by process is exact, and replaces an earlier estimate
             before = self.peak.size_bytes if self.peak.basis == "processes" else 0
             self.peak = GpuPeak(max(before, own), "processes", owners)
         elif beyond:
             self.peak = GpuPeak(max(self.peak.size_bytes, beyond), "device", owners)
-
-    def _look_at(self, index: int, tag: str | None, pids: Collection[int]) -> tuple[int, int, list[int]]:
-        found = self.devices.processes(index)
-        unknown, there = self._before[index]
-        own = [each for each in found if each.pid in pids or (tag and load_tag(each.pid) == tag.encode())]
-        # certainly not of the run: these were there before, or are other processes of this machine
-        foreign = [each for each in found if each not in own and (each.pid in there or processes.exists(each.pid))]
-        beyond = self._used(index) - max(0, unknown) - sum(each.memory_bytes for each in foreign)
-        return sum(each.memory_bytes for each in own), max(0, beyond), [each.pid for each in own]
 
     def _used(self, index: int) -> int:
         reading = self.devices.read([index])
@@ -154,8 +153,7 @@ class TreeWatch(threading.Thread):
         )
 
     def finish(self, left: Collection[int] = ()) -> TreePeaks:
-        """Read the memory for the last time. `left` are processes that have outlived the run; these may no longer be
-        descendants of the first one."""
+        """Read the memory for the last time, also of `left`: processes that have outlived the run."""
         self._over.set()
         if self.ident is not None:
             self.join()
@@ -167,8 +165,7 @@ class TreeWatch(threading.Thread):
 
 
 def drop_starting_copies(stats: Iterable[ProcessStat]) -> list[ProcessStat]:
-    """Remove processes that are just being started: a child shares its parent's memory until it executes another
-    program, and that memory would be counted twice."""
+    """Remove children that have not executed their program yet: they still share their parent's memory."""
     found = list(stats)
     sizes = {stat.pid: (stat.rss_bytes, stat.vms_bytes) for stat in found}
     return [stat for stat in found if sizes.get(stat.parent) != sizes[stat.pid]]

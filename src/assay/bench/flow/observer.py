@@ -9,8 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 from assay.bench.flow.execution_builder import JobSurroundings, build_execution
-from assay.bench.flow.machine import load_accelerators
-from assay.bench.flow.machine_watch import BEFORE_S, ForeignLoad, MachineWatch, load_context
+from assay.bench.flow.machine import BEFORE_S, ForeignLoad, MachineWatch, load_accelerators, load_context
 from assay.bench.records import write_execution, write_points
 from assay.bench.values.execution import BenchExecution, BenchRequest, BenchVariant
 from assay.execute import process
@@ -19,70 +18,61 @@ from assay.observe.devices import Devices
 from assay.observe.environment import load_environment
 from assay.show.console import Console
 from assay.system import processes
-from assay.system.fast_dataclasses import replace
+from assay.system.fast_dataclasses import dataclass, field, replace
 from assay.values.environment import Environment
 from assay.values.run import JobHandle, State, Usage
 
 ReportEnd = Callable[[BenchExecution, int, int], None]  # an execution that has just ended, its number, how many
 
 
+@dataclass(slots=True)
 class BenchObserver:
     """The supervisor's observer for benchmarks, which wraps the usual one."""
 
-    inner: Observer  # from `around` on
-
-    def __init__(
-        self,
-        request: BenchRequest,
-        variants: Mapping[str, BenchVariant | None],
-        report_end: ReportEnd,
-        console: Console,
-    ) -> None:
-        self._request = request
-        self._report_end = report_end
-        self._console = console
-        self._variants = variants
-        self._devices = Devices()
-        self._environments: dict[str, Environment] = {}
-        self._live: dict[str, MachineWatch] = {}
-        self._handles: dict[str, JobHandle | None] = {}
-        self._outlook = ForeignLoad(os.cpu_count() or 1)
-        self.found: dict[str, BenchExecution] = {}
-        self.warnings: list[str] = []  # warnings about the measured code, once for each folder
+    request: BenchRequest
+    variants: Mapping[str, BenchVariant | None]
+    report_end: ReportEnd
+    console: Console
+    inner: Observer = field(init=False)  # from `around` on
+    found: dict[str, BenchExecution] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)  # about the measured code, once for each folder
+    _devices: Devices = field(default_factory=Devices)
+    _environments: dict[str, Environment] = field(default_factory=dict)
+    _live: dict[str, MachineWatch] = field(default_factory=dict)
+    _handles: dict[str, JobHandle | None] = field(default_factory=dict)
+    _outlook: ForeignLoad = field(default_factory=lambda: ForeignLoad(os.cpu_count() or 1))
 
     def around(self, inner: Observer) -> BenchObserver:
         """Read what is slow to read, and measure the load of other processes, before anything runs."""
         self.inner = inner
-        if self._request.farm is not None:  # a run on a farm is observed by its wrapper
+        if self.request.farm is not None:  # a run on a farm is observed by its wrapper
             return self
         began = time.monotonic()
         self._outlook.mark()
-        for folder in {self._find_folder(variant) for variant in self._variants.values()}:
+        for folder in {self._find_folder(variant) for variant in self.variants.values()}:
             self._load_environment(folder)
         load_accelerators()
-        if self._request.foreign_limit < 1:  # a limit of 1 is no limit
+        if self.request.foreign_limit < 1:  # a limit of 1 is no limit
             time.sleep(max(0.0, began + BEFORE_S - time.monotonic()))
         return self
 
     def started(self, entry: Entry) -> None:
-        if self._request.farm is not None:
+        if self.request.farm is not None:
             self.inner.started(entry)
             return
-        before = None if self._is_disturbed() else self._outlook.mark()
-        environment = self._load_environment(self._find_folder(self._variants[entry.spec.name]))
-        job, slot = (entry.handle.pid, entry.handle.slot or "") if entry.handle else (0, "")
-        gpus = tuple(int(part) for part in slot.split(",") if part.strip().isdecimal())
-        self._live[entry.dir] = MachineWatch(entry.dir, job, environment, self._devices, gpus, before)
-        self._handles[entry.dir] = entry.handle
-        self.inner.started(entry)
-
-    def _is_disturbed(self) -> bool:
-        """Return whether another run of ours is active; its CPU time is not known before it has ended."""
+        # the CPU time of another run of ours is not known before it has ended
         handles = [handle for handle in self._handles.values() if handle is not None]
         is_disturbed = any(processes.is_alive(handle.pid, handle.start, handle.boot) for handle in handles)
         if is_disturbed:
             self._outlook.forget()
-        return is_disturbed
+        before = None if is_disturbed else self._outlook.mark()
+        environment = self._load_environment(self._find_folder(self.variants[entry.spec.name]))
+        handle = entry.handle
+        job, slot, tag = (handle.pid, handle.slot or "", handle.tag) if handle else (0, "", None)
+        gpus = tuple(int(part) for part in slot.split(",") if part.strip().isdecimal())
+        self._live[entry.dir] = MachineWatch(entry.dir, job, tag, environment, self._devices, gpus, before)
+        self._handles[entry.dir] = handle
+        self.inner.started(entry)
 
     def tick(self, running: Sequence[Entry], now: float) -> None:
         self.inner.tick(running, now)
@@ -92,13 +82,16 @@ class BenchObserver:
         for entry in running:
             live = self._live.get(entry.dir)
             if live is not None:
-                live.tick(now, _tag_of(entry))
+                live.tick(now)
 
     def usage(self, entry: Entry) -> Usage | None:
         """Read the memory of processes that the run has left for the last time, after it has ended."""
         live = self._live.get(entry.dir)
         if live is not None and live.peaks is None:
-            live.finish_tree(find_left_behind(entry))
+            handle, left = entry.handle, set[int]()  # processes that are still alive
+            if handle is not None and (handle.host, handle.boot) == (processes.host_name(), processes.boot_id()):
+                left = process.find_members([process.AttemptProcesses(handle.pid, handle.start, handle.tag)])
+            live.finish_tree(left)
         return self.inner.usage(entry)
 
     def ended(self, entry: Entry) -> None:
@@ -111,23 +104,23 @@ class BenchObserver:
             write_points(entry.dir, execution)
         self.found[entry.dir] = execution
         self.inner.ended(entry)
-        self._report_end(execution, len(self.found), len(self._variants))
+        self.report_end(execution, len(self.found), len(self.variants))
 
     def flush(self) -> None:
         self.inner.flush()
 
     def _measure_surroundings(self, entry: Entry, live: MachineWatch | None) -> JobSurroundings:
-        limit = self._request.foreign_limit
-        if live is None and self._request.farm is None:
+        limit = self.request.foreign_limit
+        if live is None and self.request.farm is None:
             return JobSurroundings(foreign_limit=limit, own_peak_bytes=_own_peak_bytes(), is_observed=False)
-        outcome, variant = entry.outcome, self._variants[entry.spec.name]
+        outcome, variant = entry.outcome, self.variants[entry.spec.name]
         cpu_s = outcome.cpu_s if outcome and outcome.cpu_s else 0.0
-        seen = load_context(entry.dir) if live is None else live.build_context(cpu_s, _tag_of(entry))
+        seen = load_context(entry.dir) if live is None else live.build_context(cpu_s)
         return replace(
             seen,
             commit=(variant.commit if variant else None) or seen.commit,
             foreign_limit=limit,
-            refuses=self._request.refuse_contaminated,
+            refuses=self.request.refuse_contaminated,
             own_peak_bytes=0 if live is None else _own_peak_bytes(),
             # the supervisor ended processes that would disturb the next measurement: the run's reason names them
             notes=(f"it {outcome.reason}",) if outcome and outcome.state is State.DONE and outcome.reason else (),
@@ -135,34 +128,19 @@ class BenchObserver:
 
     def _find_folder(self, variant: BenchVariant | None) -> str:
         """Return the folder of the measured code; a variant has its own."""
-        return (variant.folder if variant else None) or self._request.folder or os.getcwd()
+        return (variant.folder if variant else None) or self.request.folder or os.getcwd()
 
     def _load_environment(self, folder: str) -> Environment:
         if folder not in self._environments:
             self._environments[folder] = load_environment(
-                folder, self._request.command_line, self._devices, complain=self._warn
+                folder, self.request.command_line, self._devices, complain=self._warn
             )
         return self._environments[folder]
 
     def _warn(self, text: str) -> None:
         self.warnings.append(text)
-        self._console.warning(text)
-
-
-# ---------------------------------------------------------------- processes that a run leaves
-
-
-def find_left_behind(entry: Entry) -> set[int]:
-    """Find processes of an attempt that are still alive after it has ended."""
-    handle = entry.handle
-    if handle is None or handle.host != processes.host_name() or handle.boot != processes.boot_id():
-        return set()
-    return process.find_members([process.AttemptProcesses(handle.pid, handle.start, handle.tag)])
+        self.console.warning(text)
 
 
 def _own_peak_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
-def _tag_of(entry: Entry) -> str | None:
-    return entry.handle.tag if entry.handle else None

@@ -153,8 +153,7 @@ def _find_obstacles(record: run_directory.RunRecord, execution: BenchExecution) 
 
 def _is_continued(request: BenchRequest) -> bool:
     """Return whether the next call runs the rest if this one is killed. Comparisons, searches, profiles and PerfZero's
-    calls have trees or output of their own, and are not continued; runs on a farm continue there. Other keys of `extra`
-    are stored with each run."""
+    calls have trees or output of their own, and are not continued; runs on a farm continue there."""
     is_own_work = any(key in request.extra for key in (PROFILE, *COMPARED))
     return not (is_own_work or request.profile or request.variants or request.output_root or request.farm)
 
@@ -288,11 +287,9 @@ def _build_ids(fixed: str | None) -> Iterator[str]:
 def _build_spec(
     request: BenchRequest, method: BenchMethod, trial: int, variant: BenchVariant | None, execution_id: str
 ) -> RunSpec:
-    output = (
-        os.path.join(request.output_root, execution_id)
-        if request.output_root
-        else f"{layout.RUN_DIR_REFERENCE}/{BENCH_OUTPUT_DIR}"
-    )
+    output = f"{layout.RUN_DIR_REFERENCE}/{BENCH_OUTPUT_DIR}"
+    if request.output_root:
+        output = os.path.join(request.output_root, execution_id)
     commands = (Command(COMMAND, _render_command(request, method, variant, output)),)
     label = (variant.label or None) if variant else request.label
     params: dict[str, Any] = {"method": method.name, "kind": method.kind, "trial": trial}
@@ -349,7 +346,9 @@ def _render_command(request: BenchRequest, method: BenchMethod, variant: BenchVa
         if environment:
             python = f"{environment} {shlex.join(_python(replace(request, python='python')))}"
         words, flags = [python, "run", shlex.quote(method.text)], _child_flags(request, output)
-    text = " && ".join([*steps, " ".join([*words, *map(_quote, flags)])])
+    # a reference to the run directory is expanded by the shell
+    quoted_flags = (f'"{flag}"' if layout.RUN_DIR_REFERENCE in flag else shlex.quote(flag) for flag in flags)
+    text = " && ".join([*steps, " ".join([*words, *quoted_flags])])
     if request.farm is None:
         return text
     wait = "-" if request.slots and len(request.slots) > 1 else f"{request.max_wait_s or _MAX_WAIT_S:g}"
@@ -365,11 +364,6 @@ def _python(request: BenchRequest) -> list[str]:
     source = repr(_SOURCE) if request.farm is None else f"os.environ[{ENV_SOURCE!r}]"
     code = f"import os, sys; sys.path.append({source}); from assay.bench.child import main; sys.exit(main())"
     return [request.python, "-c", code]
-
-
-def _quote(word: str) -> str:
-    """Quote the text for the shell, except a reference to the run directory, which the shell expands."""
-    return f'"{word}"' if layout.RUN_DIR_REFERENCE in word else shlex.quote(word)
 
 
 def _child_flags(request: BenchRequest, output: str) -> list[str]:

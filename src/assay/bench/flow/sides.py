@@ -1,21 +1,25 @@
-"""The two sides of a comparison: which executions count, which of them can be compared, and checkouts of commits."""
+"""The two sides of a comparison: which executions count, which of them can be compared, baselines, and checkouts."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
+import re
+import shlex
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 
+from assay.bench.flow.archive import find_location, load_executions
 from assay.bench.judge.environments import describe_differences, match_environments, name_environments, shorten
+from assay.bench.records import Baseline, load_named, write_named
 from assay.bench.values.comparison import INTERRUPTED, PROFILED, SKIPPED, TAKEN_BY_ALL, Samples
-from assay.bench.values.execution import STUDY, BenchExecution, BenchRequest, BenchVariant
-from assay.code.checkout import Checkouts, Commit, commit_work_tree, open_checkouts
+from assay.bench.values.execution import BenchExecution, BenchRequest, BenchVariant
+from assay.code.checkout import Checkouts, Commit, commit_work_tree, find_repository, load_commit, open_checkouts
 from assay.config.settings import load_settings
-from assay.errors import UsageError
-from assay.launch.api import find_study_location
+from assay.errors import NotFoundError, UsageError, check_known
 from assay.show.console import SILENT, Console
 from assay.show.formatting import render_count
 from assay.system.fast_dataclasses import dataclass, field, replace
@@ -23,6 +27,7 @@ from assay.values import layout
 
 Key = tuple[str, str]  # method, metric
 BISECT_DIR = "bisect"
+HEAD = "HEAD"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +51,7 @@ class Executions:
 
     def put_aside(self, *, everything: bool) -> Executions:
         """Return this side without interrupted executions, and without profiled ones unless `everything` is set. Failed
-        ones stay: they are reported, profiled or not. Skipped ones are removed: if both sides skip there is nothing to
-        report."""
+        ones stay: they are reported. Skipped ones are removed: if both sides skip there is nothing to report."""
         reasons = (INTERRUPTED,) if everything else (INTERRUPTED, PROFILED)
         found = tuple(e for e in self.found if _why_aside(e) not in (*reasons, SKIPPED))
         aside = tuple(e for e in self.found if _why_aside(e) in reasons)
@@ -137,6 +141,53 @@ def is_single(found: Sequence[BenchExecution], metric: str) -> bool:
     return len(found) == 1 and len(found[0].result.samples.get(metric, ())) > 1
 
 
+# ---------------------------------------------------------------- baselines: names for executions
+
+
+def set_baseline(name: str, what: str, root: str | None, console: Console = SILENT) -> Baseline:
+    """Give a name to the executions that a label or commit has now."""
+    if not re.fullmatch(r"[A-Za-z0-9][\w./+-]*", name):
+        raise UsageError(f"{name!r} is not a name for a baseline", "use letters, digits and . _ / + -")
+    location = find_location(root)
+    every = load_executions(location, console=console)
+    good = [each for each in every if each.result.is_measured and not each.void and not each.is_compared]
+    found = [each for each in good if each.label == what]
+    if not found:  # of a commit those without local edits, which others lack
+        named = choose_side(good, what) or choose_side(good, load_commit(find_repository(os.getcwd()), what).sha)
+        found = [each for each in named if each.git is None or not each.git.diff]
+    if not found:
+        words = ["assay", "bench", "run", "METHOD", "--trials", "10", *(["--root", root] if root else [])]
+        raise UsageError(
+            f"there is no execution of {what} that could be a baseline: none succeeded, or all have local edits",
+            f"execute some: `{shlex.join(words)}`",
+        )
+    commits = {each.commit for each in found}
+    commit = next(iter(commits)) if len(commits) == 1 else None
+    baseline = Baseline(what, tuple(os.path.basename(each.run_dir) for each in found), time.time(), commit)
+    write_named(location.dir, Baseline, {**load_named(location.dir, Baseline), name: baseline})
+    return baseline
+
+
+def remove_baseline(name: str, root: str | None) -> None:
+    """Remove the name. The executions stay."""
+    known = load_named(find_location(root).dir, Baseline)
+    check_known("baseline", [name], known)
+    write_named(find_location(root).dir, Baseline, {key: each for key, each in known.items() if key != name})
+
+
+def find_pinned(name: str, study_dir: str, executions: Sequence[BenchExecution]) -> list[BenchExecution]:
+    """Return the executions of a baseline. Raises UsageError if they no longer exist."""
+    known = load_named(study_dir, Baseline)
+    if name not in known:
+        hint = None if known else "set one: `assay bench baseline set NAME`"
+        raise NotFoundError("baseline", name, known, hint)
+    runs = set(known[name].runs)
+    found = [each for each in executions if os.path.basename(each.run_dir) in runs]
+    if not found:
+        raise UsageError(f"no execution of the baseline {name} is there any more", f"`assay bench baseline set {name}`")
+    return found
+
+
 # ---------------------------------------------------------------- notes
 
 
@@ -214,16 +265,14 @@ def check_out(checkouts: Checkouts, side: str, commit: Commit) -> BenchVariant:
 
 def commit_files(checkouts: Checkouts, request: BenchRequest) -> Commit:
     """Commit the user's files in their current state, as a commit of the head's tree."""
-    settings = load_settings(os.getcwd(), os.environ)
-    root = find_study_location(STUDY, request.root, settings).root
-    return commit_work_tree(checkouts.open("head"), root, settings.secrets.file_patterns)
+    patterns = load_settings(os.getcwd(), os.environ).secrets.file_patterns
+    return commit_work_tree(checkouts.open("head"), find_location(request.root).root, patterns)
 
 
 def open_question(
     checkouts: Checkouts, ends: Sequence[Commit], request: BenchRequest, asked: Mapping[str, object]
 ) -> str:
-    """Open the folder of a question about two commits. The same question gets its earlier folder again: so an
-    interrupted call is continued."""
+    """Open the folder of a question about two commits: asked again, it is continued there."""
     content = {
         "repository": checkouts.repository,
         "inside": checkouts.inside[0],
@@ -248,9 +297,6 @@ def open_trees(
 ) -> AbstractContextManager[Checkouts]:
     """Open the trees for one call at a time: two would disturb each other's results. The second one waits."""
     folder = os.path.abspath(request.folder or os.getcwd())
-    meta = os.path.join(find_study_location(STUDY, request.root).dir, layout.STUDY_META_DIR)
-
-    def wait(trees: str) -> None:
-        console.message(f"waiting for another comparison or search, running in {trees}")
-
-    return open_checkouts(folder, meta, wait, build_command)
+    meta = os.path.join(find_location(request.root).dir, layout.STUDY_META_DIR)
+    text = "waiting for another comparison or search, running in"
+    return open_checkouts(folder, meta, lambda trees: console.message(f"{text} {trees}"), build_command)

@@ -11,7 +11,7 @@ from assay.bench.flow.history import advise_all, find_doubt, list_invalid
 from assay.bench.records import Triage, load_triage
 from assay.bench.values.comparison import DISTURBED, TAKEN_BY_ALL
 from assay.bench.values.execution import BenchExecution, order_metrics
-from assay.errors import NotFoundError, UsageError, did_you_mean
+from assay.errors import NotFoundError, UsageError, check_known, did_you_mean
 from assay.show.console import SILENT, Console
 from assay.system.fast_dataclasses import dataclass, field
 
@@ -77,7 +77,10 @@ def build_table(
     everything: bool = False,
 ) -> EnvironmentTable:
     keys = _check_keys(by, executions)
-    names = _choose_metrics(metrics, [e for e in executions if e.result.is_measured] or executions)
+    measured = [e for e in executions if e.result.is_measured] or executions
+    reported = list(dict.fromkeys(name for execution in measured for name in execution.numbers))
+    check_known("metric", metrics or (), reported)
+    names = list(metrics or order_metrics(reported))
     triaged = list_invalid(executions, triages)
     good: list[_Shown] = []
     left_out: Counter[str] = Counter()
@@ -175,11 +178,3 @@ def value_of(execution: BenchExecution, key: str) -> str:
     if key in _OWN:
         return _OWN[key](execution) or "-"
     return execution.setup.get(key) or _list_extra(execution).get(key) or "-"
-
-
-def _choose_metrics(metrics: Sequence[str] | None, executions: Sequence[BenchExecution]) -> list[str]:
-    known = list(dict.fromkeys(name for execution in executions for name in execution.numbers))
-    for name in metrics or ():
-        if name not in known:
-            raise NotFoundError("metric", name, known)
-    return list(metrics or order_metrics(known))

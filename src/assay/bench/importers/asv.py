@@ -13,28 +13,23 @@ from typing import Any
 from assay.bench.importers.result import FieldError, ForeignFields, build_imported, build_result, parse_number
 from assay.bench.values.execution import NOT_REPORTED, WALL_TIME, BenchExecution, Machine
 from assay.record.importers.sample import Sample
-from assay.system.files import parse_json
+from assay.system.files import parse_json, read_text
 from assay.values.series import ASV_TRACKED
-
-_MACHINE_MARKS = {"machine", "arch", "os"}
-_BENCHMARK_MARKS = {"name", "type"}
-_VERSION = "version"
 
 
 def is_machine(content: Mapping[str, Any]) -> bool:
     """Return whether an object is machine.json, asv's description of the machine."""
-    return content.keys() >= _MACHINE_MARKS
+    return content.keys() >= {"machine", "arch", "os"}
 
 
 def is_benchmark_list(content: Mapping[str, Any]) -> bool:
     """Return whether an object is benchmarks.json, which lists benchmarks and has no result."""
-    rest = [value for key, value in content.items() if key != _VERSION]
-    return bool(rest) and all(isinstance(value, dict) and value.keys() >= _BENCHMARK_MARKS for value in rest)
+    rest = [value for key, value in content.items() if key != "version"]
+    return bool(rest) and all(isinstance(value, dict) and value.keys() >= {"name", "type"} for value in rest)
 
 
 def parse_asv(sample: Sample) -> Iterator[BenchExecution | str]:
-    """Parse asv's results: version 2 has columns, version 1 a value or an object for each benchmark. `null` is a
-    benchmark that failed, NaN one that was skipped."""
+    """Parse asv's results, of version 2 (columns) or 1 (values or objects): `null` failed, NaN was skipped."""
     file, path = ForeignFields(sample.content), sample.path
     columns = [str(column) for column in file.items("result_columns")]
     facts = load_neighbour(path, "machine.json", is_machine)
@@ -73,8 +68,7 @@ def load_neighbour(path: str, name: str, is_right: Any) -> Mapping[str, Any]:
 @lru_cache(maxsize=4)
 def _load_object(path: str, _changed_ns: int) -> Mapping[str, Any]:
     """Load a file, cached: hundreds of results share one file."""
-    with open(path, encoding="utf-8") as file:
-        content = parse_json(file.read())
+    content = parse_json(read_text(path, "strict"))
     return content if isinstance(content, dict) else {}
 
 

@@ -1,4 +1,5 @@
-"""Results of other benchmark tools: PerfZero, asv, pytest-benchmark, google-benchmark, MLPerf logs.
+"""Results of other benchmark tools: PerfZero, asv, pytest-benchmark, google-benchmark, MLPerf logs; which one wrote a
+file.
 
 Every result becomes an execution like our own: method, metrics, raw samples, commit, time and environment. What a tool
 recorded as a failure is a failed execution.
@@ -11,6 +12,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
+from operator import methodcaller
 from statistics import median
 
 from assay.bench.importers import asv, perfzero
@@ -24,22 +26,22 @@ from assay.bench.importers.result import (
 )
 from assay.bench.values.execution import NOT_REPORTED, WALL_TIME, BenchExecution, BenchResult, Machine
 from assay.errors import UsageError
-from assay.plugins import load
-from assay.record.importers.registry import choose_importer, describe_known
+from assay.record.importers.registry import Importer, choose_importer, describe_known
 from assay.record.importers.sample import Sample
-from assay.system.fast_dataclasses import dataclass, field, replace
+from assay.system.fast_dataclasses import dataclass, replace
 from assay.values.run import build_command
 
 Found = Iterable[BenchExecution | str]
 _HALVES = re.compile("[\ud800-\udfff]")
 _LINE = re.compile(r":::ML(?:LOG|Log|log|Pv\S*)\s+(\{.*\})")
-_PARSERS = {  # by the names of importers in the registry
-    "mlperf": "assay.bench.importers.formats:parse_mlperf",
-    "asv": "assay.bench.importers.asv:parse_asv",
-    "perfzero": "assay.bench.importers.perfzero:parse_perfzero",
-    "google-benchmark": "assay.bench.importers.formats:parse_google",
-    "pytest-benchmark": "assay.bench.importers.formats:parse_pytest",
-}
+_TOOLS = (
+    ("perfzero", "PerfZero's perfzero_summary.json and perfzero.log"),
+    ("asv", "asv's results/MACHINE/*.json"),
+    ("pytest-benchmark", "pytest-benchmark's JSON"),
+    ("google-benchmark", "google-benchmark's JSON"),
+    ("mlperf", ":::MLLOG lines"),
+)
+IMPORTERS = tuple(Importer(name, title, "results", f"{__name__}:is_{name.replace('-', '_')}") for name, title in _TOOLS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +104,7 @@ def parse_foreign(text: str, path: str) -> Iterator[BenchExecution | str]:
     sample = Sample(path, text)
     importer = choose_importer(sample, ["results"])
     if importer is not None:
-        parse: Callable[[Sample], Found] = load(_PARSERS[importer.name])
-        return iter(parse(sample))
+        return iter(_PARSERS[importer.name](sample))
     try:
         content = json.loads(text)
     except RecursionError:
@@ -119,6 +120,17 @@ def parse_foreign(text: str, path: str) -> Iterator[BenchExecution | str]:
     if asv.is_benchmark_list(content):
         return iter(["asv's benchmarks.json: it describes the benchmarks of the results below it"])
     raise FieldError("no known tool writes such a file")
+
+
+def is_mlperf(sample: Sample) -> bool:
+    text = sample.text or sample.head
+    return ":::ML" in text and _LINE.search(text) is not None
+
+
+is_asv = methodcaller("has_keys", "results", "commit_hash")
+is_perfzero = methodcaller("has_keys", "benchmark_result", "execution_timestamp")
+is_google_benchmark = methodcaller("has_keys", "context", "benchmarks")
+is_pytest_benchmark = methodcaller("has_keys", "machine_info", "benchmarks")
 
 
 # ---------------------------------------------------------------- MLPerf: `:::MLLOG {…}` lines
@@ -167,13 +179,10 @@ def parse_mlperf(sample: Sample) -> Iterator[BenchExecution]:
 def parse_pytest(sample: Sample) -> Iterator[BenchExecution]:
     file = ForeignFields(sample.content)
     machine = file.part("machine_info")
-    model, cpus = "", ""
-    if isinstance(machine.values.get("cpu"), dict):  # an object since version 3.2, a string before
-        cpu = machine.part("cpu")
-        model, cpus = cpu.text("brand_raw") or cpu.text("brand"), cpu.text("count")
-    else:
-        model = machine.text("cpu")
-    setup = {"cpu_model": model, "cpus": cpus, "python": ".".join(machine.text("python_version").split(".")[:2])}
+    is_object = isinstance(machine.values.get("cpu"), dict)  # since version 3.2; a string before
+    cpu = machine.part("cpu") if is_object else ForeignFields({"brand": machine.text("cpu")})
+    model, python = cpu.text("brand_raw") or cpu.text("brand"), machine.text("python_version").split(".")[:2]
+    setup = {"cpu_model": model, "cpus": cpu.text("count"), "python": ".".join(python)}
     for bench in file.parts("benchmarks", "benchmark"):
         has_failed = bool(bench.values.get("has_error"))
         stats = bench.part("stats")
@@ -217,17 +226,8 @@ _OWN_KEYS = frozenset(  # every other number is a counter
 )
 
 
-@dataclass(slots=True)
-class _Group:
-    """All rows of one benchmark in a file of google-benchmark."""
-
-    runs: list[ForeignFields] = field(default_factory=list)
-    aggregates: dict[str, ForeignFields] = field(default_factory=dict)
-
-
 def parse_google(sample: Sample) -> Iterator[BenchExecution | str]:
-    """Parse google-benchmark's JSON: repetitions of one benchmark are the samples of one execution. If it has only
-    their aggregates, the median is used, or the mean."""
+    """Parse google-benchmark's JSON: repetitions are samples of one execution; else the median or mean is used."""
     file = ForeignFields(sample.content)
     context = file.part("context")
     setup = {
@@ -239,20 +239,27 @@ def parse_google(sample: Sample) -> Iterator[BenchExecution | str]:
     at = parse_moment(context, "date")
     rows = list(file.parts("benchmarks", "benchmark"))
     names = {row.text("name") for row in rows if "run_type" not in row}
-    groups: dict[str, _Group] = {}
+    groups: dict[str, tuple[list[ForeignFields], dict[str, ForeignFields]]] = {}  # of each benchmark all rows
     for row in rows:
         name, aggregate = _parse_name(row, names)
-        group = groups.setdefault(name, _Group())
+        runs, aggregates = groups.setdefault(name, ([], {}))
         if aggregate is None:
-            group.runs.append(row)
+            runs.append(row)
         else:
-            group.aggregates[aggregate] = row
-    for name, group in groups.items():
-        failure, result = _parse_google_group(name, group)
-        if result is None:
-            yield f"{name}: {_describe_left_out(group)}"
+            aggregates[aggregate] = row
+    for name, (runs, aggregates) in groups.items():
+        failed = [row for row in runs if row.values.get("error_occurred")]
+        good = [row for row in runs if row not in failed and not row.values.get("skipped")]
+        failure = (failed[0].text("error_message") or "it failed") if failed else None
+        centre = next((kind for kind in _CENTRES if kind in aggregates), None)
+        if good or failed:
+            result = _build_of_runs(name, good)
+        elif centre:
+            result = _build_of_aggregates(name, aggregates, centre)
         else:
-            yield build_imported("google-benchmark", result, at, setup, failure=failure, machine=machine)
+            yield f"{name}: {_describe_left_out(runs, aggregates)}"
+            continue
+        yield build_imported("google-benchmark", result, at, setup, failure=failure, machine=machine)
 
 
 def _parse_name(row: ForeignFields, names: set[str]) -> tuple[str, str | None]:
@@ -267,17 +274,6 @@ def _parse_name(row: ForeignFields, names: set[str]) -> tuple[str, str | None]:
     if old and {f"{old[1]}_mean", f"{old[1]}_stddev"} <= names:
         return old[1], old[2]
     return row.text("run_name") or name, None
-
-
-def _parse_google_group(name: str, group: _Group) -> tuple[str | None, BenchResult | None]:
-    """Return why the benchmark failed, if it did, and its result, if it has one."""
-    failed = [row for row in group.runs if row.values.get("error_occurred")]
-    good = [row for row in group.runs if row not in failed and not row.values.get("skipped")]
-    if good or failed:
-        failure = (failed[0].text("error_message") or "it failed") if failed else None
-        return failure, _build_of_runs(name, good)
-    centre = next((kind for kind in _CENTRES if kind in group.aggregates), None)
-    return None, _build_of_aggregates(name, group.aggregates, centre) if centre else None
 
 
 def _build_of_runs(name: str, good: Sequence[ForeignFields]) -> BenchResult:
@@ -314,11 +310,19 @@ def _parse_time(row: ForeignFields, key: str) -> float:
     return row.need_number(key) * row.choose("time_unit", _UNITS, "ns")
 
 
-def _describe_left_out(group: _Group) -> str:
-    if group.runs:
-        reason = next((row.text("skip_message") for row in group.runs if "skip_message" in row), "")
+def _describe_left_out(runs: Sequence[ForeignFields], aggregates: Mapping[str, ForeignFields]) -> str:
+    if runs:
+        reason = next((row.text("skip_message") for row in runs if "skip_message" in row), "")
         return f"it was skipped{': ' * bool(reason)}{reason}"
-    kinds = ", ".join(group.aggregates)
-    if not group.aggregates.keys() - set(_SPREADS):
-        raise FieldError(f"{next(iter(group.aggregates.values())).where}: it has neither a median nor a mean")
-    return f"{kinds} give its complexity or spread, not its time: there is no result"
+    if not aggregates.keys() - set(_SPREADS):
+        raise FieldError(f"{next(iter(aggregates.values())).where}: it has neither a median nor a mean")
+    return f"{', '.join(aggregates)} give its complexity or spread, not its time: there is no result"
+
+
+_PARSERS: Mapping[str, Callable[[Sample], Found]] = {  # by the names of importers in the registry
+    "mlperf": parse_mlperf,
+    "asv": asv.parse_asv,
+    "perfzero": perfzero.parse_perfzero,
+    "google-benchmark": parse_google,
+    "pytest-benchmark": parse_pytest,
+}

@@ -112,8 +112,7 @@ def _parse_metrics(result: ForeignFields) -> tuple[dict[str, float], Bounds]:
 def _find_failure(
     result: ForeignFields, info: ForeignFields, numbers: Mapping[str, float], bounds: Bounds
 ) -> tuple[str | None, tuple[str, ...]]:
-    """Return why there is no result, and what is wrong with an existing one. As in our own executions a violated bound
-    is a failure, and the result is kept."""
+    """Return why there is no result, or what is wrong with one: a violated bound is a failure that has a result."""
     if result.values.get("succeeded", True) or _is_refused(result, info):
         return None, ()
     reasons = tuple(str(reason) for reason in result.items("findings"))

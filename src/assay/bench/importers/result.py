@@ -38,7 +38,14 @@ def build_imported(
     `failure`: there is no result, since it raised, crashed, or never reported. `faults`: there is a result, and it is
     not valid. `recorded`: further fields of the execution.
     """
-    findings = tuple(_find_faults(result, failure, faults))
+    standard = {WALL_TIME: result.wall_time, CPU_TIME: result.cpu_time, THROUGHPUT: result.throughput}
+    numbers = {metric.name: metric.value for metric in result.metrics}
+    numbers |= {name: value for name, value in standard.items() if value is not None}
+    # values that are not finite fail, however the other tool treats them
+    bad = [f"{name} is {value}" for name, value in numbers.items() if not math.isfinite(value)]
+    broken = [(VerdictKind.ERROR, failure)] if failure else []
+    broken += [(VerdictKind.FAIL, message) for message in dict.fromkeys((*bad, *faults))]
+    findings = tuple(Finding(kind, result.name, message) for kind, message in broken)
     known = {key: value for key, value in setup.items() if value}
     execution = BenchExecution(
         execution_id=execution_id or "",
@@ -61,18 +68,6 @@ def build_result(method: str, numbers: Mapping[str, float], bounds: Bounds | Non
     metrics = tuple(BenchMetric(name, value, *(bounds or {}).get(name, ())) for name, value in numbers.items())
     samples = {name: tuple(map(float, values)) for name, values in fields.pop("samples", {}).items()}
     return BenchResult(method, succeeded=True, metrics=metrics, samples=samples, **fields)
-
-
-def _find_faults(result: BenchResult, failure: str | None, faults: Sequence[str]) -> Iterator[Finding]:
-    """Find values that are not finite: they fail, however the other tool treats them."""
-    if failure:
-        yield Finding(VerdictKind.ERROR, result.name, failure)
-    standard = {WALL_TIME: result.wall_time, CPU_TIME: result.cpu_time, THROUGHPUT: result.throughput}
-    numbers = {metric.name: metric.value for metric in result.metrics}
-    numbers |= {name: value for name, value in standard.items() if value is not None}
-    bad = [f"{name} is {value}" for name, value in numbers.items() if not math.isfinite(value)]
-    for message in dict.fromkeys((*bad, *faults)):
-        yield Finding(VerdictKind.FAIL, result.name, message)
 
 
 def _build_id(execution: BenchExecution, setup: Mapping[str, str], failure: str | None) -> str:

@@ -192,9 +192,8 @@ def weigh_cut(signal: Signal, tuning: Tuning, start: int, cut: int, stop: int) -
 def weigh_likelihood(signal: Signal, density: Array, tuning: Tuning, start: int, cut: int, stop: int) -> float:
     """Return the log-likelihood gain of a step over its penalty, which grows with the variance inflation."""
     gains, first = _find_gains(signal, start, cut, stop, density, tuning.far.points)
-    return float(gains[cut - first]) / (
-        tuning.step_penalty * math.log(len(signal.x)) * find_variance_inflation(signal.autocorrelation)
-    )
+    penalty = tuning.step_penalty * math.log(len(signal.x)) * find_variance_inflation(signal.autocorrelation)
+    return float(gains[cut - first]) / penalty
 
 
 def weigh_interval(signal: Signal, tuning: Tuning, start: int, cut: int, stop: int) -> float:
@@ -308,12 +307,8 @@ def _weigh_few(left: Array, right: Array, points: int) -> float:
     """Return Student's t over its critical value, corrected for the number of possible cuts."""
     squares = float(left.var()) * len(left) + float(right.var()) * len(right)
     degrees_of_freedom = len(left) + len(right) - 2
-    error = math.sqrt(
-        squares
-        / degrees_of_freedom
-        * (1 / len(left) + 1 / len(right))
-        * find_variance_inflation(ASSUMED_AUTOCORRELATION)
-    )
+    variance = squares / degrees_of_freedom * (1 / len(left) + 1 / len(right))
+    error = math.sqrt(variance * find_variance_inflation(ASSUMED_AUTOCORRELATION))
     indices = points - 2 * SHORTEST_PIECE + 1
     bound = error * t_quantile(degrees_of_freedom, FALSE_ALARM_RATE / 2 / indices)
     return abs(float(right.mean() - left.mean())) / bound if bound else math.inf
@@ -330,8 +325,7 @@ def find_excess_inflation(autocorrelation: float) -> float:
 
 
 def measure_residual_autocorrelation(parts: Sequence[Array]) -> float:
-    """Return the lag-1 autocorrelation of the residuals, clipped at 3 sigma, corrected for the bias of fitted levels
-    and raised by its standard error."""
+    """Return an upper estimate of the lag-1 autocorrelation of the residuals; fitted levels bias it."""
     found = _correlate(parts, 3 * MAD_TO_SIGMA * find_middle(np.abs(np.concatenate(parts))))
     if found is None:
         return 0.0
@@ -386,8 +380,7 @@ class Sides:
 
 
 def measure_sides(signal: Signal, start: int, cut: int, stop: int, points: int) -> Sides:
-    """Measure both levels between the neighbouring cuts `start` and `stop`, from at most as many points on each side as
-    are worth `points` independent ones."""
+    """Measure both levels between two cuts, from as many points as are worth `points` independent ones on each side."""
     reach = max(points, int(min(points * find_variance_inflation(signal.autocorrelation), LONGEST_WINDOW)))
     left, right = signal.x[max(start, cut - reach) : cut], signal.x[cut : min(stop, cut + reach)]
     before, after = find_level(left), find_level(right)
@@ -440,11 +433,9 @@ def settle_sides(signal: Signal, sides: Sides, cut: int) -> Sides:
     left = signal.x[cut - sides.left : cut] - sides.before
     right = signal.x[cut : cut + sides.right] - sides.after
     count, found = sides.left + sides.right, _correlate((left, right), 3 * sides.sigma) or 0.0
-    autocorrelation = (
-        min(found + LEVEL_BIAS / count, MOST_AUTOCORRELATION)
-        if found > SIGNIFICANT_CORRELATION / math.sqrt(count) and signal.autocorrelation
-        else 0.0
-    )
+    autocorrelation = 0.0
+    if found > SIGNIFICANT_CORRELATION / math.sqrt(count) and signal.autocorrelation:
+        autocorrelation = min(found + LEVEL_BIAS / count, MOST_AUTOCORRELATION)
     effective_sample_size = sides.left * sides.right / count * (1 - autocorrelation) ** 2
     sigma = sides.sigma * math.sqrt(count / sides.degrees_of_freedom)  # the two levels were fitted to the same points
     return replace(sides, sigma=sigma, effective_sample_size=effective_sample_size, autocorrelation=autocorrelation)

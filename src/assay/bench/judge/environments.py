@@ -1,16 +1,17 @@
-"""Environment or code: which executions can be compared, and whether a change coincides with another environment or
-with another load by others."""
+"""Environment or code: which executions can be compared, and changes that come with another environment or load."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import product
 from statistics import median
 from typing import Literal
 
 from assay.bench.judge.samples import Question
 from assay.bench.values.comparison import Cause, SampleComparison
+from assay.show.formatting import join_first
 from assay.system.fast_dataclasses import replace
 from assay.values.verdict import VerdictKind
 
@@ -18,7 +19,7 @@ QUESTION = "environment or code?"
 # benchmarks/busy.py: growth of a time, as a logarithm, per additional fraction of all cores that others use
 LOAD_SLOPE = 1.0
 LEAST_SHIFT = 0.05  # of all cores; a smaller difference of the load is chance
-MOST_DIFFERENCES = 4  # named in a message; the others are counted
+shorten = partial(join_first, most=4)  # names so many differences in a message, and counts the others
 
 Environment = Mapping[str, str]
 Environments = Mapping[str, Environment]  # fingerprint → environment
@@ -40,8 +41,7 @@ _MOVES: Mapping[Code, tuple[Cause, str]] = {  # causes if the environment or the
 
 
 def match_environments(base: Environments, head: Environments) -> list[Match]:
-    """Match every environment that both sides have. If there is none, match the two that differ least: they are shown,
-    but not judged. Empty if a side has no execution."""
+    """Match the environments that both sides have, or else the two that differ least: these are not judged."""
     common = [fingerprint for fingerprint in base if fingerprint in head]
     if common:
         names = name_environments({fingerprint: base[fingerprint] for fingerprint in common})
@@ -71,11 +71,6 @@ def describe_differences(before: Environment, after: Environment) -> tuple[str, 
     keys = dict.fromkeys([*before, *after])
     changed = [key for key in keys if before.get(key) != after.get(key)]
     return tuple(f"{key} {before.get(key, 'none')} → {after.get(key, 'none')}" for key in changed)
-
-
-def shorten(texts: Sequence[str], most: int = MOST_DIFFERENCES) -> str:
-    rest = len(texts) - most
-    return ", ".join(texts[:most]) + (f" and {rest} more" if rest > 0 else "")
 
 
 def doubt(comparison: SampleComparison, differences: Sequence[str], code: str) -> SampleComparison:

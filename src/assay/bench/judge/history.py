@@ -137,8 +137,7 @@ _LARGEST_VISIBLE = 1.0  # largest detectable change that is offered as --min-eff
 
 
 def _find_blindness(history: MetricHistory, asserted: float) -> Iterator[Finding]:
-    """Yield a finding if the newest series that is long enough (without times, the longest) is too noisy to show the
-    change that matters."""
+    """Yield a finding if the newest series that is long enough is too noisy to show the change that matters."""
     known = [series for series in history.series if len(series.points) >= SHORTEST_SERIES]
     series = max(known, key=lambda series: (series.points[-1].at or 0.0, len(series.points)), default=None)
     if series is None or series.detectable is None or series.detectable <= asserted:
@@ -253,18 +252,15 @@ def measure_newest(signal: Signal, known: Sequence[LevelStep] | LevelStep, count
     level = find_level(before)
     parts = [piece - find_level(piece) for piece in pieces]
     known_degrees = max(1, points - len(pieces))
-    noise = _measure_clipped(np.concatenate(parts), known_degrees)
+    about = np.concatenate(parts)
+    limit = 3 * MAD_TO_SIGMA * find_middle(np.abs(about))
+    noise = math.sqrt(float((np.clip(about, -limit, limit) ** 2).sum()) / known_degrees)
+    if (about != 0).mean() > MOST_OUTLIERS:
+        noise = max(noise, find_grid_noise(about))  # counts lie on a grid
     quantile = t_quantile(known_degrees, NEWEST_RATE * min(count, 2))
     bound = max(quantile * noise * math.sqrt(1 + 1 / len(before)), FARTHER * _find_farthest(parts, count))
     reach = t_quantile(known_degrees, TAIL_PROBABILITY) * noise * math.sqrt(1 / len(before) + 1 / count)
     return Newest(signal, level, tail - level, bound, noise, reach)
-
-
-def _measure_clipped(about: Array, degrees_of_freedom: int) -> float:
-    """Return the standard deviation of residuals, clipped at 3 sigma; for counts, at least that of their grid."""
-    limit = 3 * MAD_TO_SIGMA * find_middle(np.abs(about))
-    noise = math.sqrt(float((np.clip(about, -limit, limit) ** 2).sum()) / degrees_of_freedom)
-    return max(noise, find_grid_noise(about)) if (about != 0).mean() > MOST_OUTLIERS else noise
 
 
 def _find_farthest(parts: Sequence[Array], count: int) -> float:
@@ -306,21 +302,15 @@ def separate_newest(
     is_early = is_short and steps[-1].at < FEWEST_BEFORE
     found = None if is_early else find_newest_step(values, earlier, min(length, MOST_NEWEST))
     if found is None and is_short:
-        mixed = _find_mixed(values, steps[-1])
-        return (earlier, mixed) if mixed else (tuple(steps), None)
+        tail, step = values[steps[-1].at :], steps[-1]
+        away = [value for value in tail if abs(value - step.before) > abs(value - step.after)] or tail
+        mixed = compare_medians([step.before], away, step.at)  # by those that are not at the old level
+        return (earlier, mixed) if count_back(tail, mixed) else (tuple(steps), None)
     if found is None:
         return tuple(steps), None
     if not is_short or len(values) - found.at < SHORTEST_PIECE:
         return earlier, found
     return (*earlier, steps[-1] if steps[-1].at == found.at else found), None
-
-
-def _find_mixed(values: Sequence[float], step: LevelStep) -> LevelStep | None:
-    """Return the step by the last executions that are not at the old level; None if none of them is at it."""
-    tail = values[step.at :]
-    away = [value for value in tail if abs(value - step.before) > abs(value - step.after)] or tail
-    found = replace(compare_medians([step.before], away, step.at), interval=None)
-    return found if count_back(tail, found) else None
 
 
 def count_back(values: Sequence[float], step: LevelStep) -> int:
@@ -434,8 +424,7 @@ def _split_known(signal: Signal, known: Sequence[LevelStep] | LevelStep) -> list
 
 
 def find_detectable(values: Sequence[float | None], known: Sequence[LevelStep] | LevelStep = ()) -> float | None:
-    """Return the smallest relative change that would be found in 90% of such histories if it were present in their last
-    third. None: there are too few values to find any."""
+    """Return the smallest relative change in the last third that 90% of such histories show; None: too few values."""
     found = measure_visibility(values, known)
     if found is not None:
         return found.find_smallest(len(found.signal.x))

@@ -131,9 +131,8 @@ def measure_autocorrelation(levels: Array, least: float = LEAST_AUTOCORRELATION)
     found = math.sqrt(max(2 * ratio - 1, 0.0)) - 1
     if found < least:
         return 0.0
-    return min(
-        found + AUTOCORRELATION_ERROR / math.sqrt(len(levels)), MOST_AUTOCORRELATION
-    )  # too low a value raises false alarms
+    raised = found + AUTOCORRELATION_ERROR / math.sqrt(len(levels))  # too low a value raises false alarms
+    return min(raised, MOST_AUTOCORRELATION)
 
 
 def measure_autocorrelation_again(signal: Signal, cuts: Sequence[int], least: float = LEAST_AUTOCORRELATION) -> Signal:
@@ -143,9 +142,8 @@ def measure_autocorrelation_again(signal: Signal, cuts: Sequence[int], least: fl
     """
     if not cuts or not signal.autocorrelation:
         return signal
-    autocorrelation = measure_autocorrelation(
-        np.concatenate([p - find_level(p) for p in split_pieces(signal.x, cuts)]), least
-    )
+    about = np.concatenate([piece - find_level(piece) for piece in split_pieces(signal.x, cuts)])
+    autocorrelation = measure_autocorrelation(about, least)
     if autocorrelation >= signal.autocorrelation:
         return signal
     finer = math.sqrt((1 - autocorrelation) / (1 - signal.autocorrelation))
@@ -243,9 +241,6 @@ def build_density(distances: Array) -> Array:
     smooth = np.convolve(counts, kernel / kernel.sum(), "same") / len(distances) / step
     density = np.interp(np.arcsinh(centres / BEND), bent, smooth) / np.hypot(centres, BEND)
     return np.log((1 - CONTAMINATION) * density + CONTAMINATION / (math.pi * (1 + centres**2)))
-
-
-# ---------------------------------------------------------------- the gain of a step
 
 
 def measure_gains(density: Array, values: Array, before: float, after: float) -> Array:

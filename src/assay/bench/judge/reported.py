@@ -69,13 +69,12 @@ class _Merged:
     metrics: dict[str, BenchMetric] = field(default_factory=dict)
     extras: dict[str, float | str] = field(default_factory=dict)
     samples: dict[str, Sequence[float]] = field(default_factory=dict)
-    is_reported: bool = False
 
 
 def _merge(reports: Sequence[Mapping[str, Any]]) -> _Merged:
     """Merge reports. Later ones add metrics, or replace those of the same name. Metrics of reports under other names
     are prefixed with that name; the first report's own name is the benchmark's."""
-    merged = _Merged(is_reported=bool(reports))
+    merged = _Merged()
     has_others = len({report.get("name") for report in reports} - {None}) > 1
     for prefix, report in _find_prefixes(reports):
         _add(merged, report, prefix)
@@ -158,11 +157,11 @@ def _add_last_line(reason: str, ending: ProcessEnd) -> str:
 
 
 def _find_silence(name: str, merged: _Merged, reported: ChildReport) -> Iterator[Finding]:
-    if not merged.is_reported and not merged.plain:
+    if not reported.reports and not merged.plain:
         left = ((reported.end or {}).get("error") or {}).get("message")  # no error: sys.exit(0)
         what = f"{left} before it reported anything" if left else f"it never called report_benchmark{_PLAIN_HINT}"
         yield Finding(VerdictKind.ERROR, name, what)
-    elif merged.is_reported and not merged.plain.keys() - {"iters"} and not merged.metrics:
+    elif reported.reports and not merged.plain.keys() - {"iters"} and not merged.metrics:
         yield Finding(VerdictKind.ERROR, name, "it reported no number: neither wall_time nor throughput nor a metric")
 
 

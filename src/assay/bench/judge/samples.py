@@ -64,17 +64,10 @@ def build_pair(
 # ---------------------------------------------------------------- verdicts
 
 
-def build_finding(comparison: SampleComparison) -> Finding:
-    message = "; ".join((comparison.message, *comparison.warnings))
-    return Finding(
-        comparison.kind,
-        comparison.subject,
-        message,
-        comparison.head,
-        comparison.base,
-        effect=comparison.effect,
-        interval=comparison.interval,
-    )
+def build_finding(found: SampleComparison) -> Finding:
+    message = "; ".join((found.message, *found.warnings))
+    levels = (found.head, found.base)
+    return Finding(found.kind, found.subject, message, *levels, effect=found.effect, interval=found.interval)
 
 
 @needed_for("comparing benchmarks")
@@ -130,8 +123,11 @@ def _measure(pair: SamplePair) -> SampleComparison:
     shift = measure_shift(scale.apply(base), scale.apply(head), pair.question.alpha)
     shift, p = _allow_for_processes(pair, shift, measure_p(base, head), PROCESS_SPREAD * scale.step)
     effect, low, high = map(scale.relate, (shift.estimate, shift.low, shift.high))
-    sign = 1 if pair.question.direction == "min" else -1
-    visible = abs(scale.relate(sign * _find_detectable(shift, pair.question, scale.step)))
+    # the smallest shift that is significant, and above the threshold, in 9 of 10 comparisons of such noise
+    quantile = normal_quantile(pair.question.alpha / 2)
+    error = (shift.high - shift.low) / 2 / quantile
+    least = max(quantile * error, math.log1p(pair.question.threshold) * scale.step) + normal_quantile(MISSED) * error
+    visible = abs(scale.relate(least if pair.question.direction == "min" else -least))
     return replace(
         empty,
         base=find_median(base),
@@ -201,8 +197,7 @@ def _conclude(asked: Question, found: SampleComparison, together: int) -> Sample
 
 
 def _allow_for_stragglers(pair: SamplePair, found: SampleComparison) -> SampleComparison:
-    """Report a few trials of head that are much worse than all others: they do not change a median, but a comparison
-    with them does not pass."""
+    """Report a few trials of head that are much worse than the others: a median hides them, and it does not pass."""
     base, head = pair.base.clean, pair.head.clean
     late = find_stragglers(base, head, 1 if pair.question.direction == "min" else -1, pair.question.threshold)
     if not late:
@@ -224,8 +219,7 @@ def _word(found: SampleComparison, kind: VerdictKind, what: str) -> SampleCompar
 
 def count_missing(found: SampleComparison, asked: Question) -> int:
     """Return how many more trials per side make the interval narrow enough, as it shrinks with the root of their
-    number: it then reaches from the effect to the threshold, or to 0 if the effect is already beyond it, and is not too
-    wide to pass."""
+    number: to reach from the effect to the threshold, or to 0 if the effect is beyond that, and to pass."""
     low, high = found.interval or (0.0, 0.0)
     effect = found.effect or 0.0
     worse = effect if asked.direction == "min" else -effect
@@ -324,14 +318,6 @@ def measure_shift(base: Sequence[float], head: Sequence[float], alpha: float) ->
     aside = _count_aside(len(base), len(head), alpha)
     low, high = differences[aside], differences[len(differences) - 1 - aside]
     return Shift(float(np.median(differences)), float(low), float(high))
-
-
-def _find_detectable(shift: Shift, asked: Question, unit: float) -> float:
-    """Return the smallest shift that is significant, and above the threshold, in 9 of 10 comparisons of such noise."""
-    quantile = normal_quantile(asked.alpha / 2)
-    error = (shift.high - shift.low) / 2 / quantile
-    room = normal_quantile(MISSED) * error
-    return max(quantile * error, math.log1p(asked.threshold) * unit) + room
 
 
 def scale_visible(visible: float, trials: int, wanted: int) -> float:

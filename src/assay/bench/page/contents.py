@@ -1,4 +1,4 @@
-"""The content of the page of benchmarks: histories with their changes, and environments side by side."""
+"""The content of the page of benchmarks: histories with their changes, parameters, and environments side by side."""
 
 from __future__ import annotations
 
@@ -16,14 +16,22 @@ from itertools import pairwise
 from assay.bench.flow.archive import describe_received, load_rows
 from assay.bench.flow.history import parse_date, render_again
 from assay.bench.flow.tables import build_table, describe_table
-from assay.bench.page.overview import find_judge, group_rows, list_metrics, name_series, try_history
-from assay.bench.page.parameters import ParameterAxis, build_axes
+from assay.bench.page.overview import (
+    JudgedBenchmark,
+    find_judge,
+    group_rows,
+    list_metrics,
+    name_series,
+    sort_naturally,
+    split_name,
+    try_history,
+)
 from assay.bench.records import load_triage
 from assay.bench.report.executions import build_value_ticks, render_values
 from assay.bench.report.history import build_setup_table, describe_sight, list_drawn, order_points
 from assay.bench.values.comparison import TAKEN_BY_ALL, MetricChange, MetricHistory, MetricPoint, MetricSeries
 from assay.bench.values.execution import STUDY, BenchExecution
-from assay.errors import AssayError, NotFoundError, UsageError
+from assay.errors import AssayError, NotFoundError, UsageError, check_known
 from assay.follow.api import StudyLocation, closing_quietly, open_index, refresh_study
 from assay.record.index.base import RunRow
 from assay.record.run_directory import load_record
@@ -60,7 +68,7 @@ class BenchArchive:
 
     def of(self, method: str) -> Sequence[BenchExecution]:
         """Load the executions of a benchmark, oldest first."""
-        self.check(method)
+        check_known("benchmark", [method], self.groups)
         group = self.groups[method]
         key = (self.location.dir, method, group.mark)
         if key not in _KEPT:
@@ -68,10 +76,6 @@ class BenchArchive:
                 _KEPT.pop(next(iter(_KEPT)), None)
             _KEPT[key] = tuple(self.load(group.rows))
         return _KEPT[key]
-
-    def check(self, method: str) -> None:
-        if method not in self.groups:
-            raise NotFoundError("benchmark", method, self.methods)
 
     def load(self, rows: Sequence[RunRow]) -> list[BenchExecution]:
         if len(rows) > _MOST_LOADED:
@@ -84,7 +88,7 @@ class BenchArchive:
     def choose(self, method: str) -> list[RunRow]:
         """Return the rows of one benchmark, or of all if `method` is ""."""
         if method:
-            self.check(method)
+            check_known("benchmark", [method], self.groups)
         return [row for name, group in self.groups.items() if method in ("", name) for row in group.rows]
 
     def list_sides(self) -> list[str]:
@@ -106,6 +110,105 @@ def load_archive(location: StudyLocation) -> BenchArchive:
     with closing_quietly(open_index(location.root, SILENT.warning, is_needed=False)) as index:
         refresh_study(index, location, SILENT)
         return BenchArchive(location, index.load_runs([location.name]))
+
+
+# ---------------------------------------------------------------- parameters: `time_x(10, 'f4')`, `test_x[10-f4]`
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterAxis:
+    """A parameter of a benchmark: its values, each with the benchmark that differs in this parameter alone."""
+
+    name: str
+    choices: tuple[tuple[str, str, bool], ...]  # value, method, whether it is the chosen one
+
+
+def build_axes(
+    methods: Sequence[str], method: str, judged: Mapping[str, JudgedBenchmark]
+) -> tuple[tuple[ParameterAxis, ...], Sequence[Block]]:
+    """Build the parameters of one of these benchmarks, and charts of its first metric by each one that is a number."""
+    suite, name, text = split_name(method)
+    values = split_parameters(text)
+    prefix = method[: len(method) - len(text)]
+    others = {
+        split_parameters(each[len(prefix) :]): each
+        for each in methods
+        if values and each.startswith(prefix) and split_name(each)[:2] == (suite, name)
+    }
+    others = {each: known for each, known in others.items() if len(each) == len(values)}
+    if len(others) < 2:
+        return (), ()
+    mine = judged.get(method)
+    known = list(mine.parameters) if mine else []
+    axes: list[ParameterAxis] = []
+    charts: list[Block] = []
+    for place in range(len(values)):
+        called = known[place] if len(known) == len(values) else f"parameter {place + 1}"
+        rest = [
+            (each[place], other)
+            for each, other in others.items()
+            if each == (*values[:place], each[place], *values[place + 1 :])
+        ]
+        rest.sort(key=lambda pair: sort_naturally(pair[0]))
+        if len(rest) < 2:
+            continue
+        axes.append(ParameterAxis(called, tuple((value, other, other == method) for value, other in rest)))
+        charts += _build_axis_chart(called, mine.first if mine else "", rest, judged)
+    return tuple(axes), charts
+
+
+def split_parameters(text: str) -> tuple[str, ...]:
+    """Split the parameters of a name: `(10, 'float32')` of asv, `[10-float32]` of pytest."""
+    if not text:
+        return ()
+    return tuple(part.strip() for part in text[1:-1].split("," if text[0] == "(" else "-"))
+
+
+def _build_axis_chart(
+    name: str, metric: str, methods: Sequence[tuple[str, str]], judged: Mapping[str, JudgedBenchmark]
+) -> Iterator[Block]:
+    """Build a chart of the current level in each environment by the value of a parameter, if that is a number."""
+    by_environment: dict[str, list[tuple[float, float]]] = {}
+    try:
+        numbers = [(float(value), judged[method]) for value, method in methods if method in judged]
+    except ValueError:
+        return
+    for value, each in numbers:
+        for level in each.levels if each.first == metric else ():
+            by_environment.setdefault(level.environment, []).append((value, level.value))
+    places = sorted({value for value, _ in numbers})
+    if len(places) < 2 or not by_environment or places[0] <= 0:
+        return
+    levels = [level for found in by_environment.values() for _, level in found]
+    is_wide = places[-1] / places[0] >= 20
+    is_log = min(levels) > 0 and max(levels) / min(levels) >= 20
+    ends = [math.log10(x) if is_wide else x for x in (places[0], places[-1])]
+    room = 0.05 * (ends[1] - ends[0])
+    curves, keys = [], []
+    for number, (environment, found) in enumerate(by_environment.items()):
+        color = f"c{number % 8}"
+        points = [(math.log10(x) if is_wide else x, math.log10(y) if is_log else y) for x, y in sorted(found)]
+        texts = [f"{name} {x:g}: {render_values(metric, [y])}\n{environment}" for x, y in sorted(found)]
+        curves += [
+            Curve(points, f"{color} curve"),
+            Curve(points, f"{color} point", line=False, marker="dot", texts=texts),
+        ]
+        keys.append((f"own {color}", "dot", environment))
+    yield Chart(
+        (Span(f"by {name}", "strong"), Span("current level of each environment", "soft")),
+        (
+            Panel(
+                curves,
+                ticks=build_value_ticks(metric, levels, is_log=is_log),
+                label=f"{metric}{', log scale' * is_log}",
+            ),
+        ),
+        f"{metric} by {name}",
+        x_range=(ends[0] - room, ends[1] + room),
+        x_ticks=[(math.log10(x) if is_wide else x, f"{x:g}") for x in places],
+        x_label=f"{name}{', log scale' * is_wide}",
+    )
+    yield Legend(keys)
 
 
 # ---------------------------------------------------------------- one history
@@ -167,8 +270,7 @@ def build_history_page(archive: BenchArchive, method: str, metric: str | None, z
     kinds = judged[method].kinds if method in judged else {}
     metrics = {name: kinds.get(name) for name in list_metrics(found)}
     chosen = metric or next(iter(metrics), "")
-    if metric and metric not in metrics:
-        raise NotFoundError("metric", metric, list(metrics))
+    check_known("metric", [metric] if metric else (), metrics)
     for text in (zoom.start, zoom.end):
         commits = [each.commit for each in found if each.commit]
         if text and parse_date(text) is None and not any(len(text) >= 4 and each.startswith(text) for each in commits):

@@ -16,7 +16,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import groupby
 from typing import Any
 
 from assay.bench.flow.archive import PARAMETERS, load_rows
@@ -76,19 +75,17 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class JudgedBenchmark:
-    """The worst verdict over all metrics, and the history of the metric that has it: its `last` value, and the points
-    of a small chart (`line`) of the newest environment's values. `kind` None: no metric has a history, and `problem`
-    says why. `levels`: of the first metric in each environment and label; `parameters`: by name, if the tool that
-    measured it reported them."""
+    """The worst verdict over all metrics, and the history of the metric that has it. `kind` None: no metric has a
+    history, and `problem` says why."""
 
     metrics: tuple[str, ...]
     kinds: Mapping[str, VerdictKind]  # verdicts of the metrics that have a history
     shown: str  # the metric with the worst verdict
-    last: str
+    last: str  # its last value
     problem: str = ""
-    line: str = ""
-    levels: tuple[Level, ...] = ()
-    parameters: Mapping[str, str] = field(default_factory=dict)
+    line: str = ""  # the points of a small chart of the newest environment's values
+    levels: tuple[Level, ...] = ()  # of the first metric in each environment and label
+    parameters: Mapping[str, str] = field(default_factory=dict)  # by name, if the tool reported them
     changes: tuple[ChangeLine, ...] = ()  # changes of all metrics, the oldest first
     notes: tuple[str, ...] = ()  # about executions that cannot be read
 
@@ -136,6 +133,10 @@ class BenchLine:
     judged: JudgedBenchmark | None
 
     @property
+    def kind(self) -> VerdictKind | None:
+        return self.judged.kind if self.judged else None
+
+    @property
     def change(self) -> float:
         """The sort key by changes: worse ones that are not triaged first, then by size."""
         if self.judged is None:
@@ -145,12 +146,11 @@ class BenchLine:
 
 @dataclass(frozen=True, slots=True)
 class TopChange:
-    """The largest change of a metric at one commit, and how many others the benchmark has there: with other parameters,
-    and in other environments."""
+    """The largest change of a metric at one commit, and how many others the benchmark has there."""
 
     method: str
     change: ChangeLine
-    others: int = 0
+    others: int = 0  # with other parameters, and in other environments
 
 
 @dataclass(frozen=True, slots=True)
@@ -443,7 +443,7 @@ def choose_lines(
     ]
     keys: dict[str, Callable[[BenchLine], Any]] = {
         "change": lambda line: -line.change,
-        "verdict": _rank,
+        "verdict": lambda line: SEVERITY.index(line.kind) if line.kind else len(SEVERITY) + (line.judged is None),
         "executions": lambda line: -line.count,
         "age": lambda line: -line.at,
     }
@@ -456,11 +456,6 @@ def sort_naturally(text: str) -> list[tuple[int, float, str]]:
     return [(0, float(part), "") if part.isdecimal() else (1, 0.0, part) for part in parts if part]
 
 
-def _rank(line: BenchLine) -> int:
-    kind = line.judged.kind if line.judged else None
-    return SEVERITY.index(kind) if kind else len(SEVERITY) + (line.judged is None)
-
-
 def _is_kind(line: BenchLine, kind: str) -> bool:
     if line.judged is None:
         return kind == "waiting"
@@ -469,8 +464,3 @@ def _is_kind(line: BenchLine, kind: str) -> bool:
     if line.judged.kind is None or kind == VerdictKind.PASS:
         return kind == (line.judged.kind or "none")
     return kind in line.judged.kinds.values()
-
-
-def group_lines(lines: Sequence[BenchLine]) -> list[tuple[str, list[BenchLine]]]:
-    """Group the lines by suite; they must be sorted by name."""
-    return [(suite, list(found)) for suite, found in groupby(lines, key=lambda line: line.suite)]

@@ -53,8 +53,8 @@ def _find_worst(kinds: Sequence[VerdictKind | None]) -> VerdictKind | None:
 
 def _build_overview(archive: BenchArchive) -> Iterator[Block]:
     found = build_overview(archive.location, archive.groups, is_patient=True)
-    kinds = [line.judged.kind if line.judged else None for line in found.lines]
-    yield Heading("Benchmarks", _find_worst(kinds), 1, note=archive.location.dir)
+    worst = _find_worst([line.kind for line in found.lines])
+    yield Heading("Benchmarks", worst, 1, note=archive.location.dir)
     yield Notes(found.problems)
     notes = [[line.judged.problem] if line.judged and line.judged.problem else [] for line in found.lines]
     yield TableBlock(_build_table(found.lines), notes=notes)
@@ -77,8 +77,7 @@ def _build_table(lines: Sequence[BenchLine]) -> Table:
     )  # fmt: skip
     rows = []
     for line in lines:
-        judged = line.judged
-        kind = str(judged.kind) if judged and judged.kind else ""
+        judged, kind = line.judged, str(line.kind or "")
         shown = Span(kind, kind) if kind else "no history"
         rows.append((line.method, judged.shown if judged else "", judged.last if judged else "", line.count, shown))
     return Table(columns, rows)

@@ -71,10 +71,10 @@ def _build_intervals(ordered: Sequence[MetricComparison]) -> Iterator[Block]:
         low, high = (100 * end for end in each.finding.interval or (0.0, 0.0))
         effect = 100 * (each.finding.effect or 0.0)
         color = {VerdictKind.FAIL: "c1", VerdictKind.PASS: "c2"}.get(each.finding.kind, "c5")
-        triages = f"{each.method} {each.metric}\n{each.finding.kind} {effect:+.2f}% [{low:+.2f}%, {high:+.2f}%]"
+        text = f"{each.method} {each.metric}\n{each.finding.kind} {effect:+.2f}% [{low:+.2f}%, {high:+.2f}%]"
         curves += [
-            Curve([(low, float(place)), (high, float(place))], f"{color} curve", texts=[triages]),
-            Curve([(effect, float(place))], f"{color} point", line=False, marker="dot", texts=[triages]),
+            Curve([(low, float(place)), (high, float(place))], f"{color} curve", texts=[text]),
+            Curve([(effect, float(place))], f"{color} point", line=False, marker="dot", texts=[text]),
         ]
         names.append((float(place), f"{each.metric}"))
     if curves:

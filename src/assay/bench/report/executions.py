@@ -8,8 +8,9 @@ import shlex
 import statistics
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from assay.bench.flow.commits import CommitsReport
 from assay.bench.judge.trials import merge_reasons
 from assay.bench.values.execution import CPU_TIME, RANGE, BenchExecution, BenchReport, is_size, order_metrics
 from assay.show.chart import build_log_ticks, build_ticks
@@ -20,9 +21,6 @@ from assay.values import layout
 from assay.values.document import Block, Case, Document, Heading, Notes, Only, Span, Suite, TableBlock, Text
 from assay.values.table import Column, Table
 from assay.values.verdict import Finding, Verdict, VerdictKind
-
-if TYPE_CHECKING:
-    from assay.bench.flow.commits import CommitsReport
 
 Cases = Sequence[tuple[str, str, Verdict]]  # group (a method), name (a metric), its verdict
 
@@ -79,7 +77,11 @@ def _describe_all(report: BenchReport, groups: Mapping[tuple[str, str], Sequence
     for reason, trials in merged.items():  # each reason once for all benchmarks: a suite has hundreds
         yield f"contaminated: {reason} ({len(trials)} of {render_count(len(report.executions), 'execution')})"
     yield from _advise_disturbed([each for each in report.executions if each.contaminated and each.result.is_measured])
-    yield from _describe_files(report.executions)
+    # files to read: the log of the first failure of each benchmark, and every trace
+    runs = report.executions
+    failed = {e.method: e for e in reversed(runs) if e.log and not (e.result.is_measured or e.void)}
+    yield from (f"log of {e.method}: {_locate(e, e.log)}" for e in reversed(failed.values()))
+    yield from (f"profile of {e.method}: {_locate(e, path)}" for e in runs for path in e.profiles)
 
 
 def _advise_disturbed(spoilt: Sequence[BenchExecution]) -> Iterator[str]:
@@ -104,7 +106,7 @@ def render_execution(execution: BenchExecution, number: int, total: int) -> str:
     name = f"[{number:{len(str(total))}}/{total}] {execution.method}{label} trial {execution.trial}"
     if execution.result.findings:
         finding = execution.result.findings[0]
-        return clean(f"{name}: {_name_kind(execution, finding)}: {finding.message}")
+        return clean(f"{name}: {execution.void or finding.kind}: {finding.message}")
     if execution.result.skipped:
         return clean(f"{name}: skipped: {execution.result.skipped}")
     figures = execution.result.numbers
@@ -115,11 +117,6 @@ def render_execution(execution: BenchExecution, number: int, total: int) -> str:
     word = "refused" if execution.refused else "contaminated"
     trouble = "".join(f" ({word}: {reason})" for reason in execution.contaminated[:1])
     return clean(f"{name}: {figure}{trouble}")
-
-
-def _name_kind(execution: BenchExecution, finding: Finding) -> str:
-    """Return the kind of an execution; an interrupted one is not a failure of the benchmark."""
-    return execution.void or str(finding.kind)
 
 
 def group_executions(executions: Sequence[BenchExecution]) -> dict[tuple[str, str], list[BenchExecution]]:
@@ -217,13 +214,6 @@ def _render_value(name: str, value: float) -> str:
     return f"{render_number(value / size, 4)} {unit}"
 
 
-def _describe_files(executions: Sequence[BenchExecution]) -> list[str]:
-    """List files to read: the log of the first failure of each benchmark, and every trace."""
-    failed = {e.method: e for e in reversed(executions) if e.log and not (e.result.is_measured or e.is_interrupted)}
-    logs = [f"log of {e.method}: {_locate(e, e.log)}" for e in reversed(failed.values())]
-    return logs + [f"profile of {e.method}: {_locate(e, path)}" for e in executions for path in e.profiles]
-
-
 def _locate(execution: BenchExecution, path: str) -> str:
     """Return a path in the form in which a user in this folder would write it."""
     full = os.path.join(execution.run_dir, path)
@@ -235,7 +225,7 @@ def _describe_trouble(method: str, label: str, found: Sequence[BenchExecution]) 
     lines: dict[str, list[int]] = {}
     for execution in found:
         for finding in execution.result.findings:
-            text = f"{_name_kind(execution, finding)} {method}: {finding.message}"
+            text = f"{execution.void or finding.kind} {method}: {finding.message}"
             lines.setdefault(text, []).append(execution.trial)
         if execution.result.skipped:
             lines.setdefault(f"skipped {method}: {execution.result.skipped}", []).append(execution.trial)
@@ -267,19 +257,15 @@ def build_run_cases(report: BenchReport) -> list[tuple[str, str, Verdict]]:
     cases = []
     for execution in report.executions:
         name = f"trial {execution.trial}" + (f" {execution.label}" if execution.label else "")
-        cases.append((execution.method, name, Verdict.of(_list_findings(execution), 1)))
+        findings = list(execution.result.findings)
+        if execution.void:
+            why = execution.result.skipped or "; ".join(finding.message for finding in findings)
+            message = f"{execution.void}: {why}" if why else execution.void
+            findings = [Finding(VerdictKind.INCONCLUSIVE, execution.method, message)]
+        elif execution.refused:
+            findings.append(Finding(VerdictKind.INCONCLUSIVE, execution.method, "; ".join(execution.contaminated)))
+        cases.append((execution.method, name, Verdict.of(findings, 1)))
     return cases
-
-
-def _list_findings(execution: BenchExecution) -> list[Finding]:
-    if execution.void:
-        why = execution.result.skipped or "; ".join(finding.message for finding in execution.result.findings)
-        message = f"{execution.void}: {why}" if why else execution.void
-        return [Finding(VerdictKind.INCONCLUSIVE, execution.method, message)]
-    findings = list(execution.result.findings)
-    if execution.refused:
-        findings.append(Finding(VerdictKind.INCONCLUSIVE, execution.method, "; ".join(execution.contaminated)))
-    return findings
 
 
 # ---------------------------------------------------------------- for a pipeline
@@ -289,10 +275,16 @@ def build_bench_document(
     title: str, cases: Cases, blocks: Sequence[Block], facts: Any, *, allow_changed: bool = False
 ) -> Document:
     """Build a document. `blocks` are for a terminal and a page; Markdown and JUnit show the cases for a pipeline."""
+    suite = []
+    for group, name, verdict in cases:
+        bad = [finding for finding in verdict.findings if finding.kind is not VerdictKind.PASS]
+        details = "\n".join(f"{finding.kind} {finding.subject}: {finding.message}" for finding in bad)
+        excuse = ALLOWED if allow_changed and verdict.kind is VerdictKind.CHANGED else ""
+        suite.append(Case(group, name, verdict.kind, bad[0].message if bad else "", details, excuse=excuse))
     return Document(
         title,
         (Only(("markdown", "html"), _build_case_blocks(title, cases)), Only(("terminal", "html"), blocks)),
-        suites=[Suite(title, [_build_case(case, allow_changed) for case in cases])],
+        suites=[Suite(title, suite)],
         suites_name="assay bench",
         facts=facts,
     )
@@ -311,14 +303,6 @@ def _build_case_blocks(title: str, cases: Cases) -> list[Block]:
         if found.kind is not VerdictKind.PASS
     ]
     return [Heading(title, worst), Text(f"{len(cases)} checked, {passed} passed."), TableBlock(Table(columns, rows))]
-
-
-def _build_case(case: tuple[str, str, Verdict], allow_changed: bool) -> Case:
-    group, name, verdict = case
-    bad = [finding for finding in verdict.findings if finding.kind is not VerdictKind.PASS]
-    details = "\n".join(f"{finding.kind} {finding.subject}: {finding.message}" for finding in bad)
-    excuse = ALLOWED if allow_changed and verdict.kind is VerdictKind.CHANGED else ""
-    return Case(group, name, verdict.kind, bad[0].message if bad else "", details, excuse=excuse)
 
 
 def render_effect(finding: Finding) -> str | None:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
+from assay.bench.flow.bisect import BenchBisect
+from assay.bench.flow.selftest import BenchSelftestReport
+from assay.bench.flow.tables import EnvironmentTable
 from assay.bench.judge.samples import scale_visible
+from assay.bench.records import Baseline
 from assay.bench.report.executions import (
     build_bench_document,
     build_figure_columns,
@@ -35,12 +38,6 @@ from assay.values.document import Block, Document, Findings, Notes, Span, TableB
 from assay.values.plain import render_date
 from assay.values.table import Column, Table
 from assay.values.verdict import Finding, Verdict, VerdictKind
-
-if TYPE_CHECKING:
-    from assay.bench.flow.bisect import BenchBisect
-    from assay.bench.flow.selftest import BenchSelftestReport
-    from assay.bench.flow.tables import EnvironmentTable
-    from assay.bench.records import Baseline
 
 _BARS = "▁▂▃▄▅▆▇█"
 _GAP = "·"
@@ -163,18 +160,13 @@ def build_changes_document(title: str, changes: Sequence[LastingChange], looked:
     counts = [render_count(len(changes), "lasting change"), f"{render_count(looked, 'history', 'histories')} looked at"]
     counts += [f"{render_count(short, 'history', 'histories')} too short"] if short else []
     facts = {"changes": [asdict(change) for change in changes], "histories": looked, "too_short": short}
-    cases = [
-        (change.method, metric, Verdict.of([_build_change_finding(change.method, metric, step)], 1))
-        for change in changes
-        for metric, step in change.steps
-    ]
+    cases = []
+    for method, metric, each in ((change.method, *pair) for change in changes for pair in change.steps):
+        levels, details = (each.step.after, each.step.before), (each.step.effect, each.step.interval)
+        message = f"{metric} {'worse' if each.is_worse else 'better'} {describe_place(each)}"
+        finding = Finding(VerdictKind.CHANGED, method, message, *levels, None, *details)
+        cases.append((method, metric, Verdict.of([finding], 1)))
     return build_bench_document(title, cases, [*blocks, Text("; ".join(counts))], facts)
-
-
-def _build_change_finding(method: str, metric: str, change: MetricChange) -> Finding:
-    step, kind = change.step, VerdictKind.CHANGED
-    message = f"{metric} {'worse' if change.is_worse else 'better'} {describe_place(change)}"
-    return Finding(kind, method, message, step.after, step.before, effect=step.effect, interval=step.interval)
 
 
 def _build_lasting(change: LastingChange) -> Iterator[Text]:
@@ -208,14 +200,8 @@ def build_comparison_document(report: ComparisonReport, *, allow_changed: bool =
     )
 
 
-def render_comparison(report: ComparisonReport) -> str:
-    """Render the text that `assay.compare_benchmarks` returns."""
-    return render_terminal(build_comparison_document(report))
-
-
 def _build_comparison(report: ComparisonReport) -> Iterator[Block]:
-    """Build a row for each metric, and below it everything that is not simply as good as before. Each environment has a
-    table: a column for it would leave no room for the figures."""
+    """Build a table for each environment, then everything that is not simply as good as before."""
     yield Notes([f"{word}: {side}" for word, side in (("base", report.base), ("head", report.head)) if " " in side])
     methods = dict.fromkeys(metric.method for metric in report.metrics)
     yield Notes([*methods] if len(methods) == 1 else [])
@@ -333,7 +319,14 @@ def render_setups(found: EnvironmentTable, form: str, width: int | None = None) 
     if form == "text":
         table = TableBlock(build_setup_table(found), hint="choose with -m")
         return render_terminal(Document("", (table,)), width=width)
-    quartiles = _build_quartile_table(found)
+    names = [f"{name}.{part}" for name in found.metrics for part in ("median", "low", "high")]
+    names += [f"{name}.left_out" for name in found.disturbed]
+    columns = [*(Column(key) for key in found.by), *(Column(name, "number", digits=None) for name in ("n", *names))]
+    cells = []
+    for row in found.rows:
+        figures = [figure for name in found.metrics for figure in _quartiles(row.values[name])]
+        cells.append([*row.keys, row.count, *figures, *(len(row.aside[name]) for name in found.disturbed)])
+    quartiles = Table(tuple(columns), cells)
     return tables.render_csv(quartiles) if form == "csv" else tables.render_json(quartiles) + "\n"
 
 
@@ -346,17 +339,6 @@ def build_setup_table(found: EnvironmentTable) -> Table:
         [*row.keys, row.count, *(render_figure(name, row.values[name], row.aside[name]) for name in metrics)]
         for row in found.rows
     ]
-    return Table(tuple(columns), cells)
-
-
-def _build_quartile_table(found: EnvironmentTable) -> Table:
-    names = [f"{name}.{part}" for name in found.metrics for part in ("median", "low", "high")]
-    names += [f"{name}.left_out" for name in found.disturbed]
-    columns = [*(Column(key) for key in found.by), *(Column(name, "number", digits=None) for name in ("n", *names))]
-    cells = []
-    for row in found.rows:
-        figures = [figure for name in found.metrics for figure in _quartiles(row.values[name])]
-        cells.append([*row.keys, row.count, *figures, *(len(row.aside[name]) for name in found.disturbed)])
     return Table(tuple(columns), cells)
 
 

@@ -87,10 +87,9 @@ class MetricPoint:
 
 @dataclass(frozen=True, slots=True)
 class LevelStep:
-    """A step of a series from one level to another that lasts: `at` is the first index of the new level. A trend goes
-    from the first value to the last: `at` is 0."""
+    """A step of a series from one level to another that lasts, or a trend from the first value to the last."""
 
-    at: int
+    at: int  # the first index of the new level; of a trend 0
     before: float  # levels: interquartile means
     after: float
     effect: float  # relative: +.08 is eight percent more

@@ -259,8 +259,7 @@ class Framework:
 
 @dataclass(frozen=True, slots=True)
 class Peaks:
-    """Peaks of the whole process tree. For one process the kernel's counter is exact, however short it was; for several
-    processes together readings are used."""
+    """Peaks of the whole process tree: exact for one process, by the kernel's counter; of several from readings."""
 
     max_rss: int = 0  # bytes: of the largest process by the kernel's counter, or the largest sum of a reading
     max_vms: int = 0
@@ -383,14 +382,9 @@ class BenchExecution:
         return COMPARED.items() <= self.extra.items()
 
     @property
-    def is_interrupted(self) -> bool:
-        """Whether it was interrupted, by Ctrl-C or otherwise: it has no result and has not failed."""
-        return self.state == State.STOPPED
-
-    @property
     def void(self) -> str:
         """Why it has no result although it has not failed: it was interrupted, or skipped itself. Empty: it counts."""
-        return "interrupted" if self.is_interrupted else "skipped" if self.result.skipped else ""
+        return "interrupted" if self.state == State.STOPPED else "skipped" if self.result.skipped else ""
 
     @property
     def is_profiled(self) -> bool:
@@ -456,14 +450,13 @@ class BenchReport:
 
     @property
     def exit_code(self) -> ExitCode:
-        codes = set() if self.executions else {ExitCode.FAILED}
-        if self.executions and all(execution.result.skipped for execution in self.executions):
-            codes = {VerdictKind.INCONCLUSIVE.exit_code}
+        open_code = VerdictKind.INCONCLUSIVE.exit_code
+        codes = set()
         for execution in self.executions:
-            if execution.result.skipped:
-                continue
-            refused = VerdictKind.INCONCLUSIVE.exit_code if execution.refused else ExitCode.OK
-            codes.add(refused if execution.result.succeeded else ExitCode.FAILED)
+            if not execution.result.skipped:
+                refused = open_code if execution.refused else ExitCode.OK
+                codes.add(refused if execution.result.succeeded else ExitCode.FAILED)
+        codes = codes or {open_code if self.executions else ExitCode.FAILED}
         if self.interrupted:
             codes.add(ExitCode.INTERRUPTED)
         if self.problem:
