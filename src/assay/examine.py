@@ -142,9 +142,8 @@ def find_outputs(output: str | os.PathLike[str], regex: str) -> list[Path]:
     """Return the folders sorted by name, without links to other ones of them, which would count twice."""
     folder = Path(output)
     if not folder.is_dir():
-        raise NotFoundError(
-            "folder", str(output), hint="name the folder that holds the runs' folders: exam(output=...)"
-        )
+        hint = "name the folder that holds the runs' folders: exam(output=...)"
+        raise NotFoundError("folder", str(output), hint=hint)
     try:
         pattern = re.compile(regex)
     except re.error as error:

@@ -14,7 +14,7 @@ from itertools import cycle
 from typing import TYPE_CHECKING
 
 from assay.compat.mlrunner.files import format_time, output_of, render_script
-from assay.compat.original_command import Parsed, Parser, call_original, say_problems, warn, write_lines, write_report
+from assay.compat.original_command import Parsed, Parser, call_original, conclude, warn, write_lines
 from assay.errors import ExitCode, UsageError
 from assay.follow.api import Entry, Event
 from assay.launch.api import Prepared, Report, choose_slots, left_commands, wanted_commands
@@ -46,12 +46,13 @@ class MlrunnerMessages:
     begun: set[tuple[str, int, str]] = field(default_factory=set)  # run, attempt, command: another call started it
 
     def __post_init__(self) -> None:
-        runs = self.prepared.plan.runs
-        sizes = Counter(map(_document, runs))
+        # mlrunner counts the tasks of documents with one title together
+        documents = {spec.name: spec.title or spec.sweep for spec in self.prepared.plan.runs}
+        sizes = Counter(documents.values())
         seen: Counter[object] = Counter()
-        for spec in runs:
-            seen[_document(spec)] += 1
-            self.numbers[spec.name] = (seen[_document(spec)], sizes[_document(spec)])
+        for name, document in documents.items():
+            seen[document] += 1
+            self.numbers[name] = (seen[document], sizes[document])
         self.width = max((len(command.name) for command in self.prepared.study.commands), default=0)
 
     def open(self) -> None:
@@ -133,11 +134,6 @@ class MlrunnerMessages:
         return f"{word:8}gpu: {slot}, {command:{self.width}}: {number}/{total:2}, {where}"
 
 
-def _document(spec: RunSpec) -> object:
-    """Return the group in which mlrunner counts a task: its document's title, or the document if it has none."""
-    return spec.title or spec.sweep
-
-
 class Tee:
     """mlrunner -d: shows the output of each command on the terminal after its line START."""
 
@@ -192,12 +188,8 @@ def build_parser() -> Parser:
     add("-r", "--resource", nargs="+", help="GPUs instead of those in the file; 1,2 is one worker with two")
     add("--sample", type=int, help="a random part of each document")
     add("--no-subdir", action="store_true", help="logs of all tasks side by side in the output folder")
-    parser.add_ours(
-        "--retry",
-        action="append",
-        choices=tuple(RETRY),
-        help="of the tasks that have ended badly, run only these again instead of all",
-    )
+    again = "of the tasks that have ended badly, run only these again instead of all"
+    parser.add_ours("--retry", action="append", choices=tuple(RETRY), help=again)
     parser.add_supervision()
     return parser
 
@@ -299,10 +291,7 @@ def _run_tasks(prepared: Prepared, messages: MlrunnerMessages, parsed: Parsed) -
     report = run_study(prepared, hooks)
     _copy_yaml(prepared, parsed)
     messages.close(report)
-    if int(report.exit_code):
-        write_report(report, time.time() - began)
-    say_problems(report)
-    return int(report.exit_code)
+    return conclude(report, began, is_shown=bool(report.exit_code))
 
 
 def _copy_yaml(prepared: Prepared, parsed: Parsed) -> None:

@@ -33,7 +33,7 @@ class MlrunnerRules(RunRules):
 
     def holds_another(self, run_dir: str, spec: RunSpec) -> bool:
         """Return whether the directory is of other parameters: mlrunner's names can collide, and runs share none."""
-        known = originals.load_mlrunner_run(run_dir).params
+        known = originals.load_mlrunner_params(run_dir)
         return any(name in spec.params and spec.params[name] not in (value, HIDDEN) for name, value in known.items())
 
     def complete(self, prepared: Prepared) -> Prepared:

@@ -189,18 +189,15 @@ def _build_epochs(data: IndexTable, starts: Mapping[int, float]) -> _Epochs:
 
 def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=command.__doc__)
-    parser.add_argument("dirs", nargs="+", help="experiments (below LOGROOT) or folders")
-    parser.add_argument("--logroot", help="where experiments are, instead of .runx's LOGROOT")
-    parser.add_argument("--ignore", help="columns to leave out, comma-separated")
-    parser.add_argument(
-        "--sortwith",
-        "-s",
-        action="append",
-        help="sort by this field, best first; NAME:min or NAME:max sets what is best; may be given again",
-    )
-    parser.add_argument("--sort", dest="sortwith", action="append", help=argparse.SUPPRESS)
-    parser.add_argument("--csv", help="also write NAME.csv here")
-    parser.add_argument("--csv-raw", action="store_true", help="leave text that looks like a formula as it is")
+    add = parser.add_argument
+    add("dirs", nargs="+", help="experiments (below LOGROOT) or folders")
+    add("--logroot", help="where experiments are, instead of .runx's LOGROOT")
+    add("--ignore", help="columns to leave out, comma-separated")
+    sorts = "sort by this field, best first; NAME:min or NAME:max sets what is best; may be given again"
+    add("--sortwith", "-s", action="append", help=sorts)
+    add("--sort", dest="sortwith", action="append", help=argparse.SUPPRESS)
+    add("--csv", help="also write NAME.csv here")
+    add("--csv-raw", action="store_true", help="leave text that looks like a formula as it is")
     return parser
 
 
