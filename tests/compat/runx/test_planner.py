@@ -14,12 +14,7 @@ from tests.plan.test_expand import study, sweep
 from tests.plan.test_render import received
 
 from assay.compat.originals import MAX_NAME_BYTES
-from assay.compat.runx.planner import (
-    RunxPlanner,
-    build_tag,
-    fill_logdir,
-    fill_tag,
-)
+from assay.compat.runx.planner import RunxPlanner, build_tag, fill_logdir, fill_tag
 from assay.errors import ConfigError
 from assay.plan.expand import NameSource, build_plan
 from assay.plan.naming import Draft

@@ -46,8 +46,11 @@ class RunxRules(RunRules):
     def name_runs(self, prepared: Prepared) -> Prepared:
         """Return the plan with the names of the set that this call belongs to, without writing anything."""
         options = prepared.options
-        numbers = _list_numbers(prepared.location)
-        last = _load_last(prepared, numbers)
+        tag, numbers = options.tag, _list_numbers(prepared.location)
+        # only `assay runx` gives a tag: `assay run`, and --retry without a tag, accept any
+        sets = (_load(prepared.location, number) for number in reversed(numbers))
+        ours = (each for each in sets if each.overrides == prepared.shown_overrides)
+        last = next((each for each in ours if each.tag == tag or (options.keeps_finished and tag is None)), None)
         is_same = last is not None and last.names.keys() == {spec.id for spec in prepared.plan.runs}
         if last is not None and is_same and (options.keeps_finished or _is_interrupted(prepared.location, last)):
             runs = tuple(replace(spec, name=last.names[spec.id]) for spec in prepared.plan.runs)
@@ -209,19 +212,6 @@ def _list_numbers(location: StudyLocation) -> list[int]:
     return sorted(int(match[1]) for name in names if (match := re.fullmatch(_SET_FILE, name)))
 
 
-def _load_last(prepared: Prepared, numbers: Sequence[int]) -> RunSet | None:
-    """Return the newest set with the overrides and the tag of this call, or None.
-
-    Only `assay runx` gives a tag: `assay run`, and --retry without a tag, accept any.
-    """
-    tag, keeps = prepared.options.tag, prepared.options.keeps_finished
-    for number in reversed(numbers):
-        found = _load(prepared.location, number)
-        if found.overrides == prepared.shown_overrides and (found.tag == tag or (keeps and tag is None)):
-            return found
-    return None
-
-
 def _load(location: StudyLocation, number: int) -> RunSet:
     path = _set_path(location, number)
     try:
@@ -241,9 +231,8 @@ def _check_name(name: str) -> str:
 
 def _is_interrupted(location: StudyLocation, last: RunSet) -> bool:
     """Return whether runs of the set are left and it has no supervisor. Runs that a farm has are not left."""
-    if _is_supervised(location, last.number):
-        return False
-    return any(_find_rest(os.path.join(location.dir, name)) == "left" for name in last.names.values())
+    rests = (_find_rest(os.path.join(location.dir, name)) for name in last.names.values())
+    return not _is_supervised(location, last.number) and "left" in rests
 
 
 def _count_living(location: StudyLocation, numbers: Sequence[int]) -> int:

@@ -21,7 +21,7 @@ from assay.config.overrides import Overrides
 from assay.config.places import read_farm
 from assay.config.source import Item, Node, Problems, join_key, load_text, parse_documents
 from assay.errors import UsageError, did_you_mean
-from assay.system.fast_dataclasses import dataclass, field, replace
+from assay.system.fast_dataclasses import replace
 from assay.values.layout import RUN_DIR_REFERENCE
 from assay.values.study import (
     AllFlags,
@@ -66,9 +66,7 @@ def parse_runx(nodes: list[Node], path: str, options: LoadOptions) -> Study:
     documents = [node for node in nodes if not node.is_null]
     for extra in documents[1:]:
         problems.add("a runx file holds one document", "", extra.position, "remove the `---` line")
-    config = load_config(options)
-    reader = _Reader(documents[0], config, options, problems)
-    study = reader.study(path)
+    study = _Reader(documents[0], load_config(options), options, problems).study(path)
     problems.raise_if_any()
     return study
 
@@ -112,10 +110,9 @@ def load_log_roots() -> tuple[tuple[str, ...], tuple[str, ...]]:
     sections = [config.value, *(value for value in config.value.values() if isinstance(value, dict))]
 
     def collect(key: str) -> tuple[str, ...]:
-        found = [section[key] for section in reversed(sections) if isinstance(section.get(key), str) and section[key]]
-        return tuple(
-            os.path.normpath(os.path.join(base, os.path.expanduser(os.path.expandvars(path)))) for path in found
-        )
+        given = [section[key] for section in reversed(sections) if isinstance(section.get(key), str) and section[key]]
+        paths = (os.path.expanduser(os.path.expandvars(path)) for path in given)
+        return tuple(os.path.normpath(os.path.join(base, path)) for path in paths)
 
     return collect("LOGROOT"), collect("NGC_LOGROOT")
 
@@ -123,31 +120,26 @@ def load_log_roots() -> tuple[tuple[str, ...], tuple[str, ...]]:
 # ---------------------------------------------------------------- the two files as one
 
 
-@dataclass(slots=True)
 class _Layer:
     """The keys of one file or section, with older lower-case keys under their new names."""
 
-    entries: dict[str, Item] = field(default_factory=dict)
-    others: list[Item] = field(default_factory=list)
-
-    @classmethod
-    def of(cls, node: Node | None) -> _Layer:
-        layer = cls()
+    def __init__(self, node: Node | None) -> None:
+        self.entries: dict[str, Item] = {}
+        self.others: list[Item] = []
         for entry in node.items() if node is not None else ():
             if entry.key in _KEYS:
-                layer.entries[entry.key] = entry
+                self.entries[entry.key] = entry
             elif entry.key in _OLDER_KEYS:
-                layer.entries.setdefault(entry.key.upper(), entry)
+                self.entries.setdefault(entry.key.upper(), entry)
             else:
-                layer.others.append(entry)
-        return layer
+                self.others.append(entry)
 
 
 class _Reader:
     def __init__(self, experiment: Node, config: Node | None, options: LoadOptions, problems: Problems) -> None:
         self._document = experiment
-        self._experiment = _Layer.of(experiment)
-        self._config = _Layer.of(config)
+        self._experiment = _Layer(experiment)
+        self._config = _Layer(config)
         self._options = options
         self._problems = problems
         self._fields = Fields(problems)
@@ -186,12 +178,8 @@ class _Reader:
     def _find(self, key: str, section: _Layer | None = None) -> Item | None:
         """Find a key in the experiment, else in the farm's section, else at the top of `.runx`. Null is absent."""
         layers = (self._experiment, *([section] if section else []), self._config)
-        for layer in layers:
-            entry = layer.entries.get(key)
-            if entry is None or (entry.node.kind == "scalar" and entry.node.value in (None, "", "None")):
-                continue
-            return entry
-        return None
+        found = (entry for layer in layers if (entry := layer.entries.get(key)) is not None)
+        return next((e for e in found if e.node.kind != "scalar" or e.node.value not in (None, "", "None")), None)
 
     # ------------------------------------------------------------ CMD and HPARAMS
 
@@ -268,10 +256,7 @@ class _Reader:
     def _axis(self, node: Node, key: str) -> Choices:
         """Parse the values of a parameter. Line breaks of YAML's block texts would end the command: replace them."""
         axis = build_axis(node, key, self._problems)
-        values = [
-            value.replace("\n", " ").strip() if isinstance(value, str) and "\n" in value else value
-            for value in axis.values
-        ]
+        values = (v.replace("\n", " ").strip() if isinstance(v, str) and "\n" in v else v for v in axis.values)
         return Choices(tuple(values), axis.position)
 
     def _leave_out_skipped(self, sweeps: Sequence[Sweep | None], entry: Item) -> tuple[Sweep, ...]:
@@ -320,7 +305,7 @@ class _Reader:
         """Return the farms: all mappings in `.runx`, and those of the experiment that submit: others may be anchors."""
         own = [entry for entry in self._experiment.others if _submits(entry.node)]
         entries = [*(entry for entry in self._config.others if entry.node.kind == "mapping"), *own]
-        return {entry.key: _Layer.of(entry.node) for entry in entries}
+        return {entry.key: _Layer(entry.node) for entry in entries}
 
     def _chosen_farm(self) -> tuple[str | None, Position | None]:
         """Return the name of the chosen farm and its position in the file. Whether it is usable is checked later."""
@@ -362,17 +347,8 @@ class _Reader:
         if missing:
             hint = f"add {missing[0]} to the section {name!r}, or run here: `assay runx -i` or `assay run --on local`"
             problems.add(f"the farm lacks {' and '.join(missing)}", name, entry.position, hint)
-        return Farm(
-            name,
-            kind,
-            template or submit or "",
-            resources,
-            texts["WORKSPACE"],
-            texts["NGC_LOGROOT"],
-            texts["CANCEL_CMD"],
-            entry.position,
-            tuple(problems.found),
-        )
+        more = (texts["WORKSPACE"], texts["NGC_LOGROOT"], texts["CANCEL_CMD"], entry.position)
+        return Farm(name, kind, template or submit or "", resources, *more, tuple(problems.found))
 
     # ------------------------------------------------------------ remarks
 
