@@ -71,13 +71,16 @@ class MlrunnerRules(RunRules):
     def listen(self, prepared: Prepared, listen: Listen) -> Listen:
         """Return a listener that also keeps `stat` and `param` up to date."""
 
+        def keep_param(entry: Entry, stamp: str) -> None:
+            slot = entry.handle.slot if entry.handle is not None else None
+            with contextlib.suppress(OSError):  # such as a full disk: the run itself goes on
+                _write_param(entry.dir, entry.spec, output_of(prepared, entry.spec), stamp, slot)
+
         def keep_files(event: Event) -> None:
             entry = event.entry
             if event.kind == "started" and entry.handle is not None:
                 # `param` names the GPU and the log of the last start, which are known now
-                with contextlib.suppress(OSError):  # such as a full disk: the run itself goes on
-                    stamp = format_time(entry.handle.started_at)
-                    _write_param(entry.dir, entry.spec, output_of(prepared, entry.spec), stamp, entry.handle.slot)
+                keep_param(entry, format_time(entry.handle.started_at))
             elif event.kind == "command_started":
                 originals.write_mlrunner_stat(entry.dir, {event.command: "running"})
             elif event.kind == "command_ended":
@@ -87,7 +90,11 @@ class MlrunnerRules(RunRules):
                 stat = originals.load_mlrunner_stat(entry.dir)
                 if dead := [name for name, word in stat.items() if word == "running"]:
                     originals.write_mlrunner_stat(entry.dir, dict.fromkeys(dead, "failed"))
-                _correct_time(entry, output_of(prepared, entry.spec))
+                if entry.handle is not None and os.path.isdir(entry.dir):
+                    # the names of the logs may have a time a second before the recorded start, or later
+                    newest, started_at = originals.find_newest_time(entry.dir), entry.handle.started_at
+                    if newest != format_time(started_at) and newest >= format_time(started_at - 1):
+                        keep_param(entry, newest)
             listen(event)
 
         return keep_files
@@ -153,17 +160,3 @@ def _write_first_attempt(run_dir: str, codes: Mapping[str, int], *, is_whole: bo
         outcome = Outcome(State.STOPPED, 1, codes, "left unfinished by mlrunner")
         run_directory.write_stop(run_dir, 1, Stop("mlrunner", outcome.reason, "interrupt", 0.0))
     run_directory.write_outcome(run_dir, outcome)
-
-
-# ---------------------------------------------------------------- mlrunner's stat and param
-
-
-def _correct_time(entry: Entry, output: str) -> None:
-    """Write the time in the names of the logs, which may be a second before the recorded start, or later."""
-    if entry.handle is None or not os.path.isdir(entry.dir):
-        return
-    started = format_time(entry.handle.started_at)
-    newest = originals.find_newest_time(entry.dir)
-    if newest != started and newest >= format_time(entry.handle.started_at - 1):
-        with contextlib.suppress(OSError):
-            _write_param(entry.dir, entry.spec, output, newest, entry.handle.slot)

@@ -303,9 +303,8 @@ def place(aside: str, parent: str, last: str, reserved: frozenset[str] = frozens
     if taken := sorted(reserved & set(os.listdir(aside))):
         raise UsageError(f"the archive has {taken[0]!r} at its top, which is a name that the download needs")
     if obstacle := next(_find_obstacles(aside, parent), None):
-        raise UsageError(
-            f"nothing was unpacked: {obstacle} is in the way", "a folder would replace a file, or a file a folder"
-        )
+        hint = "a folder would replace a file, or a file a folder"
+        raise UsageError(f"nothing was unpacked: {obstacle} is in the way", hint)
     for name in sorted(os.listdir(aside), key=lambda name: (name == last, name)):
         _move(os.path.join(aside, name), os.path.join(parent, name))
     os.rmdir(aside)

@@ -90,10 +90,8 @@ class Cloud:
         # refuse counts that Google does not offer before creating anything, also in a dry run
         if flags.machine_type is None and flags.accelerator_count not in _COUNTS:
             near = next((count for count in _COUNTS if count > flags.accelerator_count), _COUNTS[-1])
-            raise UsageError(
-                f"an n1 machine has 1, 2, 4 or 8 accelerators, not {flags.accelerator_count}",
-                f"use --accelerator_count={near}, or another kind of machine: --machine_type=TYPE",
-            )
+            hint = f"use --accelerator_count={near}, or another kind of machine: --machine_type=TYPE"
+            raise UsageError(f"an n1 machine has 1, 2, 4 or 8 accelerators, not {flags.accelerator_count}", hint)
         machine = flags.machine_type or f"n1-standard-{8 * max(flags.accelerator_count, 1)}"
         with _packed_assay(self._tools.dry_run) as wheel:
             try:
@@ -140,10 +138,8 @@ class Cloud:
         if self._tools.dry_run:
             return
         if mine is None:
-            raise UsageError(
-                f"there is no machine {self._name} in {self._flags.zone}",
-                f"{self._render_call('create')} makes it; assay perfzero cloud list_all shows all",
-            )
+            hint = f"{self._render_call('create')} makes it; assay perfzero cloud list_all shows all"
+            raise UsageError(f"there is no machine {self._name} in {self._flags.zone}", hint)
         if self._flags.json:
             self._tools.console.write_json(asdict(mine))
             return

@@ -177,10 +177,8 @@ def parse_methods(texts: Sequence[str]) -> tuple[BenchMethod, ...]:
     """Parse repeated or comma-separated methods. A comma in brackets belongs to a regular expression."""
     parts = [part for text in texts for part in _split_outside_brackets(text)]
     if not parts:
-        raise UsageError(
-            "--benchmark_methods does not name a benchmark",
-            "write --benchmark_methods=module.Class.method, or …filter:REGEX",
-        )
+        hint = "write --benchmark_methods=module.Class.method, or …filter:REGEX"
+        raise UsageError("--benchmark_methods does not name a benchmark", hint)
     return tuple(_named("benchmark_methods", _parse_method, part) for part in parts)
 
 
@@ -223,10 +221,8 @@ def _parse_repo(part: str) -> GitRepo:
     fields = [field.strip() for field in part.split(";")]
     repo = GitRepo(fields[0], *(field or None for field in fields[1:3]))
     if len(fields) > 3 or not fields[0] or repo.name in ("", ".", "..") or fields[0].startswith("-"):
-        raise UsageError(
-            f"{hide_secrets(part)!r} is not a repository",
-            "write URL, URL;BRANCH or URL;BRANCH;HASH, in quotes for the shell",
-        )
+        hint = "write URL, URL;BRANCH or URL;BRANCH;HASH, in quotes for the shell"
+        raise UsageError(f"{hide_secrets(part)!r} is not a repository", hint)
     for ref in (repo.branch, repo.commit):
         if ref is not None and (ref.startswith("-") or re.search(r"[\s~^?*\[\\]|\.\.", ref)):
             raise UsageError(f"{ref!r} is not a branch, tag or hash")
@@ -242,10 +238,8 @@ def _parse_download(part: str, data_dir: str) -> Download:
     if len(fields) > 3 or not _is_url(url):
         raise UsageError(f"{hide_secrets(part)!r} is not a download", _DOWNLOAD_FORM)
     if url.lower().startswith(("http:", "https:")) and url != source:
-        raise UsageError(
-            f"{hide_secrets(source)} is not a file: a folder cannot be fetched over http",
-            "name each file; folders come from gs://, s3://, az:// and file://",
-        )
+        hint = "name each file; folders come from gs://, s3://, az:// and file://"
+        raise UsageError(f"{hide_secrets(source)} is not a file: a folder cannot be fetched over http", hint)
     if not name:
         last = os.path.basename(urlsplit(url).path)
         name = unquote(last) if url.startswith("file:") else last
@@ -275,9 +269,8 @@ def _parse_bigquery(given: _Flags) -> tuple[str | None, str | None]:
     table = given.parse("bigquery_dataset_table_name", _parse_table)
     if bool(project) != bool(table):
         one, missing = ("project", "dataset_table") if project else ("dataset_table", "project")
-        raise UsageError(
-            f"--bigquery_{one}_name is given and --bigquery_{missing}_name is not", "give both, or neither"
-        )
+        hint = "give both, or neither"
+        raise UsageError(f"--bigquery_{one}_name is given and --bigquery_{missing}_name is not", hint)
     return project, table
 
 

@@ -129,9 +129,8 @@ def _classify_failure(url: str, error: httpx.RequestError) -> Exception:
     if isinstance(cause, socket.gaierror) and cause.errno in _NAME_UNKNOWN:
         return InfrastructureError(f"cannot download {render_url(url)}: there is no host {host!r}", "check the address")
     if isinstance(cause, ssl.SSLCertVerificationError):
-        return InfrastructureError(
-            f"{host} has no valid certificate: {cause.verify_message}", "SSL_CERT_FILE names other authorities"
-        )
+        hint = "SSL_CERT_FILE names other authorities"
+        return InfrastructureError(f"{host} has no valid certificate: {cause.verify_message}", hint)
     if isinstance(error, httpx.TooManyRedirects | httpx.UnsupportedProtocol):
         return UsageError(f"{render_url(url)} cannot be downloaded: {error}")
     if isinstance(error, httpx.TimeoutException):
@@ -156,10 +155,8 @@ def _check_answer(url: str, response: httpx.Response) -> None:
     # the address of a folder returns a page that lists it, often after a redirect to the address with a slash
     is_page = headers.get("Content-Type", "").partition(";")[0].strip().lower() == "text/html"
     if is_page and response.url.path.endswith("/") and not response.url.query:
-        raise UsageError(
-            f"{where} is not a file: the server answers with an HTML page",
-            "name one file; folders come from gs://, s3://, az:// and file://",
-        )
+        hint = "name one file; folders come from gs://, s3://, az:// and file://"
+        raise UsageError(f"{where} is not a file: the server answers with an HTML page", hint)
     # servers often label a .tar.gz itself as "encoded"; any other file would be saved compressed
     encoding = headers.get("Content-Encoding", "identity").lower()
     path = httpx.URL(url).path.lower()

@@ -50,10 +50,8 @@ class Setup:
         if spec and _URL.match(spec):
             self.wheel = os.path.basename(unquote(urlsplit(spec).path))
             if not _WHEEL_NAME.fullmatch(self.wheel):
-                raise UsageError(
-                    f"--tensorflow_pip_spec: {render_url(spec)} does not name a wheel",
-                    "pip needs its full name, as in gs://bucket/tensorflow-2.20.0-cp312-cp312-linux_x86_64.whl",
-                )
+                hint = "pip needs its full name, as in gs://bucket/tensorflow-2.20.0-cp312-cp312-linux_x86_64.whl"
+                raise UsageError(f"--tensorflow_pip_spec: {render_url(spec)} does not name a wheel", hint)
         self.tensorflow: str | None = self.wheel or spec or None  # the argument for pip
         # a signature may follow the name of a saved image
         self.loads_image = (urlsplit(path).path if _URL.match(path) else path).endswith(".tar.gz")
@@ -183,10 +181,8 @@ def _create_drive(flags: Parsed, tools: Tools) -> None:
     # also in a dry run, since it changes nothing
     devices = parse_free_disks(ask_tool(["lsblk", "--json", "--output", "NAME,TYPE,MOUNTPOINT"]))
     if not devices:
-        raise UsageError(
-            "--gce_nvme_raid: there is no free NVMe disk here",
-            "disks with partitions and disks in use are left alone; lsblk shows them",
-        )
+        hint = "disks with partitions and disks in use are left alone; lsblk shows them"
+        raise UsageError("--gce_nvme_raid: there is no free NVMe disk here", hint)
     for command in build_drive_commands(devices, flags.root_data_dir, as_root=os.geteuid() == 0):
         tools.do(command)
 

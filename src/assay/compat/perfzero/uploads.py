@@ -124,16 +124,13 @@ def _classify(full_name: str, error: Exception) -> AssayError:
     code, answer = getattr(error, "code", None), getattr(error, "message", None) or str(error) or type(error).__name__
     first = str(answer).strip().splitlines()[0]
     if code == 404:
-        return UsageError(
-            f"there is no BigQuery table {full_name}: {first}", f"create it: {render_make_command(full_name)}"
-        )
+        hint = f"create it: {render_make_command(full_name)}"
+        return UsageError(f"there is no BigQuery table {full_name}: {first}", hint)
     kind = type(error)
     is_about_login = kind.__module__ == "google.auth.exceptions" and kind.__name__ != "TransportError"  # the network
     if code in {401, 403} or is_about_login:
-        return UsageError(
-            f"BigQuery does not let us write to {full_name}: {first}",
-            "run `gcloud auth application-default login`, or name a key file in GOOGLE_APPLICATION_CREDENTIALS",
-        )
+        hint = "run `gcloud auth application-default login`, or name a key file in GOOGLE_APPLICATION_CREDENTIALS"
+        return UsageError(f"BigQuery does not let us write to {full_name}: {first}", hint)
     return InfrastructureError(f"BigQuery did not take the row for {full_name}: {first}")
 
 
