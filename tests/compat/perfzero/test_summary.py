@@ -31,6 +31,7 @@ from assay.compat.perfzero.summary import (
     build_summary,
     load_process_info,
     parse_process_info,
+    plot_process_info,
     render_closing,
     render_end,
     render_json,
@@ -38,7 +39,6 @@ from assay.compat.perfzero.summary import (
     render_log_head,
     render_process_info,
     render_profile_hint,
-    write_plot,
 )
 from assay.compat.perfzero.values import Package, PerfzeroJob, PerfzeroReport
 from assay.errors import InfrastructureError, NotFoundError, UsageError
@@ -425,18 +425,18 @@ def test_the_pdf_has_a_page_for_each_metric(tmp_path: Path) -> None:
     """As drawn: axes begin at zero, and those of counts have no halves."""
     log, target = tmp_path / "log", tmp_path / "x.pdf"
     log.write_text('{"time": 0, "x": 1000, "processes": 1}\n{"time": 10, "x": 1001, "processes": 2}\n')
-    assert write_plot(str(log), str(target)).lines == 2
+    assert plot_process_info(str(log), str(target)) == f"{target}: 2 pages from 2 readings"
     data = target.read_bytes()
     assert data.startswith(b"%PDF-")
     assert len(re.findall(rb"/Type\s*/Page\b(?!s)", data)) == 2
     labels = list_labels(target)
     assert {b"0", b"1", b"1000"} <= labels, "between 1000 and 1001 alone there would be no 0"
     assert not any(re.fullmatch(rb"\d\.[1-9]\d*", label) for label in labels)
-    write_plot(str(log), str(target))
+    plot_process_info(str(log), str(target))
     assert target.read_bytes() == data, "the same readings give the same file"
     log.write_text('{"time": 1, "x": 1.5}\n')
-    write_plot(str(log), str(target))
+    plot_process_info(str(log), str(target))
     assert any(re.fullmatch(rb"\d\.[1-9]\d*", label) for label in list_labels(target)), "of a single reading, too"
     with pytest.raises(InfrastructureError, match="cannot write"):
-        write_plot(str(log), str(tmp_path / "no" / "where.pdf"))
+        plot_process_info(str(log), str(tmp_path / "no" / "where.pdf"))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["log", "x.pdf"], "nothing is left aside"

@@ -44,7 +44,12 @@ def parse_flags(flags: Mapping[str, Any], folder: str, environ: Mapping[str, str
     given = _Flags(flags)
     workspace = os.path.abspath(os.path.join(folder, given.text("workspace") or DEFAULT_WORKSPACE))
     data_dir = os.path.abspath(os.path.join(folder, given.text("root_data_dir") or DEFAULT_DATA_DIR))
-    project, table = _parse_bigquery(given)
+    project = given.text("bigquery_project_name")
+    table = given.parse("bigquery_dataset_table_name", _parse_table)
+    if bool(project) != bool(table):
+        one, missing = ("project", "dataset_table") if project else ("dataset_table", "project")
+        message = f"--bigquery_{one}_name is given and --bigquery_{missing}_name is not"
+        raise UsageError(message, "give both, or neither")
     tpu = given.parse("tpu_parameters", _parse_tpu)
     python = check_python(given.text("python"))
     python_path = (os.path.join(workspace, SITE_PACKAGES, part) for part in given.parts("python_path"))
@@ -209,11 +214,10 @@ def parse_repos(texts: Sequence[str]) -> tuple[GitRepo, ...]:
         repo = _named("git_repos", _parse_repo, part)
         other = found.setdefault(repo.name, repo)
         if other != repo:
-            raise UsageError(
-                f"--git_repos: {hide_secrets(other.url)} and {hide_secrets(repo.url)} would both be checked out into "
-                f"{repo.name!r}" if other.url != repo.url else f"--git_repos names {hide_secrets(repo.url)} twice",
-                "run them in two calls, each with its own --workspace",
-            )  # fmt: skip
+            old, new = hide_secrets(other.url), hide_secrets(repo.url)
+            both = f"--git_repos: {old} and {new} would both be checked out into {repo.name!r}"
+            message = both if other.url != repo.url else f"--git_repos names {new} twice"
+            raise UsageError(message, "run them in two calls, each with its own --workspace")
     return tuple(found.values())
 
 
@@ -251,7 +255,7 @@ def _parse_download(part: str, data_dir: str) -> Download:
     return Download(url, path, parse_checksum(checksum) if checksum else None)
 
 
-# ---------------------------------------------------------------- where results go
+# ---------------------------------------------------------------- texts of one flag
 
 
 def _is_url(text: str) -> bool:
@@ -262,19 +266,6 @@ def _parse_url(text: str) -> str:
     if not _is_url(text):
         raise UsageError(f"{text!r} is not a URL", "such as gs://bucket/folder, s3://bucket/folder or file:///folder")
     return text.rstrip("/")
-
-
-def _parse_bigquery(given: _Flags) -> tuple[str | None, str | None]:
-    project = given.text("bigquery_project_name")
-    table = given.parse("bigquery_dataset_table_name", _parse_table)
-    if bool(project) != bool(table):
-        one, missing = ("project", "dataset_table") if project else ("dataset_table", "project")
-        hint = "give both, or neither"
-        raise UsageError(f"--bigquery_{one}_name is given and --bigquery_{missing}_name is not", hint)
-    return project, table
-
-
-# ---------------------------------------------------------------- the benchmarks' own
 
 
 def _parse_object(text: str) -> dict[str, Any]:
@@ -293,9 +284,6 @@ def _parse_tpu(text: str) -> dict[str, Any]:
     if not isinstance(found.get("name"), str):
         raise UsageError("it has no name", """such as --tpu_parameters='{"name": "my-tpu"}'""")
     return found
-
-
-# ---------------------------------------------------------------- beyond the original
 
 
 def _parse_fraction(text: str) -> float:

@@ -42,7 +42,6 @@ from assay.compat.perfzero.summary import (
     render_process_info,
     render_profile_hint,
     render_summary,
-    write_plot,
 )
 from assay.compat.perfzero.uploads import (
     build_row,
@@ -129,7 +128,10 @@ def run_perfzero(
         job = replace(job, packages=packages, harness=harness)
         writer = _ExecutionWriter(job, console)
         request = replace(job.bench, extra=_build_extra(job), command_line=command_line)
-        _print_details(job, console)
+        console.detail(f"methods: {', '.join(method.text for method in job.bench.methods)}")
+        console.detail(f"appended to sys.path: {', '.join(job.bench.python_path) or 'nothing'}")
+        for name, used in job.packages.items():
+            console.detail(f"{name}: {used.commit} ({used.branch}) of {used.url}{' with edits' * used.dirty}")
         bench = run_benchmarks(request, replace(hooks, listen=writer.around(hooks.listen)))
     return PerfzeroReport(bench, tuple(writer.done), clock.seconds, writer.seconds, tuple(writer.problems))
 
@@ -142,13 +144,6 @@ def _is_installed(name: str) -> bool:
         return importlib.util.find_spec(name) is not None
     except ModuleNotFoundError:  # a parent package is missing
         return False
-
-
-def _print_details(job: PerfzeroJob, console: PerfzeroConsole) -> None:
-    console.detail(f"methods: {', '.join(method.text for method in job.bench.methods)}")
-    console.detail(f"appended to sys.path: {', '.join(job.bench.python_path) or 'nothing'}")
-    for name, package in job.packages.items():
-        console.detail(f"{name}: {package.commit} ({package.branch}) of {package.url}{' with edits' * package.dirty}")
 
 
 def _build_extra(job: PerfzeroJob) -> dict[str, Any]:
@@ -323,12 +318,3 @@ def _stoppable() -> Iterator[None]:
             signal.signal(number, handler)
         for caught_number in caught:
             os.kill(os.getpid(), caught_number)
-
-
-def plot_process_info(source: str, target: str) -> str:
-    """Plot the readings in a file as a PDF; return a line that describes the result."""
-    if not target.lower().endswith(".pdf"):
-        raise UsageError(f"{target!r} is not a PDF", "end the name in .pdf")
-    info = write_plot(source, target)
-    skipped = f" ({render_count(info.unreadable, 'line')} could not be read)" if info.unreadable else ""
-    return f"{target}: {render_count(len(info.series), 'page')} from {render_count(info.lines, 'reading')}{skipped}"

@@ -47,11 +47,10 @@ def download(url: str, part: str, notify: Notify, retry: DownloadRetry) -> None:
                 failures = 1 if size > furthest else failures + 1
                 furthest = max(size, furthest)
                 if failures >= retry.attempts:
-                    raise InfrastructureError(
-                        f"cannot download {render_url(url)}: {lost} ({failures} tries)",
-                        f"is {httpx.URL(url).host} reachable from here? What has arrived is kept, and the next try"
-                        " continues it",
-                    ) from lost
+                    kept = "What has arrived is kept, and the next try continues it"
+                    hint = f"is {httpx.URL(url).host} reachable from here? {kept}"
+                    message = f"cannot download {render_url(url)}: {lost} ({failures} tries)"
+                    raise InfrastructureError(message, hint) from lost
                 usual_s = retry.first_delay_s * 2 ** (failures - 1)
                 delay_s = min(usual_s if lost.retry_after_s is None else lost.retry_after_s, retry.longest_delay_s)
                 notify(f"{render_url(url)}: {lost}; trying again in {delay_s:g} s")
@@ -68,9 +67,8 @@ def _open_client(url: str, timeout_s: float) -> httpx.Client:
         raise UsageError(f"{render_url(url)} is not a valid address: {error}") from None
     login = (address.username, address.password) if address.userinfo else None  # httpx sends it to this host only
     try:
-        return httpx.Client(
-            auth=login, headers=_HEADERS, timeout=timeout_s, verify=ssl.create_default_context(), follow_redirects=True
-        )
+        tls = ssl.create_default_context()
+        return httpx.Client(auth=login, headers=_HEADERS, timeout=timeout_s, verify=tls, follow_redirects=True)
     except (ImportError, ValueError, httpx.InvalidURL) as error:  # a kind of proxy that httpx cannot use
         raise UsageError(f"the environment names a proxy that cannot be used: {error}", "see HTTPS_PROXY") from None
 
@@ -175,9 +173,6 @@ def _report(
             reported_at = now
             of = f" of {total / 1e6:,.1f}" if total else ""
             notify(f"{render_url(url)}: {done / 1e6:,.1f}{of} MB")
-
-
-# ---------------------------------------------------------------- which version the part is of
 
 
 def _parse_total(headers: httpx.Headers) -> int | None:

@@ -38,12 +38,8 @@ class ResultSession(NamedTuple):
     facts: Mapping[str, str | None]
 
 
-SERVER, TOKEN, BATCH, PLAN = (
-    "TORQ_PERF_SERVER",
-    "TORQ_PERF_SERVER_TOKEN",
-    "TORQ_PERF_BATCH_NAME",
-    "TORQ_PERF_TEST_PLAN",
-)
+SERVER, TOKEN = "TORQ_PERF_SERVER", "TORQ_PERF_SERVER_TOKEN"
+BATCH, PLAN = "TORQ_PERF_BATCH_NAME", "TORQ_PERF_TEST_PLAN"
 
 
 def find_server(env: Mapping[str, str]) -> str | None:
