@@ -53,13 +53,13 @@ def test_hparams_of_the_original_and_others(tmp_path):
 
 def test_hparams_are_written_as_logx_writes_them(tmp_path):
     params = {"lr": 0.01, "solver": "sgd", "logdir": "LOGDIR/x", "deep": ["LOGDIR", {"a": "LOGDIR"}], "no": None}
-    assert write_hparams(str(tmp_path), params, logdir="/logs/run")
+    write_hparams(str(tmp_path), params, "/logs/run")
     text = (tmp_path / "hparams.json").read_text()
     expected = {**params, "logdir": "/logs/run/x", "deep": ["/logs/run", {"a": "/logs/run"}]}
     assert text == json.dumps(expected, indent=4)
     assert load_hparams(str(tmp_path)) == expected
-    assert not write_hparams(str(tmp_path), {"lr": 2}), "never over another"
-    assert load_hparams(str(tmp_path)) == expected
+    write_hparams(str(tmp_path), {"lr": 2}, "/logs/run")
+    assert load_hparams(str(tmp_path)) == expected, "never over another"
     others = {"a": 1, "b": None, "c": True, "d": 0.5}
     assert fill_logdir(others, "/x") == others
 

@@ -83,17 +83,15 @@ def load_hparams(folder: str, problems: list[str] | None = None) -> dict[str, Va
     """Load hparams.json, or return {} if it is missing or unreadable, with the reason in `problems`."""
     problems = [] if problems is None else problems
     text = _load_text(folder, HPARAMS_FILE, problems)
-    if text is None:
-        return {}
     try:
-        found = json.loads(text)
+        found = {} if text is None else json.loads(text)
     except (ValueError, RecursionError) as error:
         problems.append(f"{HPARAMS_FILE}: not JSON ({error})")
         return {}
-    if isinstance(found, dict):
-        return found
-    problems.append(f"{HPARAMS_FILE}: a mapping was expected")
-    return {}
+    if not isinstance(found, dict):
+        problems.append(f"{HPARAMS_FILE}: a mapping was expected")
+        return {}
+    return found
 
 
 def load_submitted_params(folder: str) -> dict[str, Value]:
@@ -122,14 +120,11 @@ def _parse_word(word: str) -> int | float | str:
     return word
 
 
-def write_hparams(folder: str, params: Params, logdir: str | None = None) -> bool:
-    """Write hparams.json as logx does, with LOGDIR filled in, unless the file exists. Return whether it was written."""
-    filled = fill_logdir(dict(params), folder if logdir is None else logdir)
+def write_hparams(folder: str, params: Params, logdir: str) -> None:
+    """Write hparams.json as logx does, with LOGDIR filled in, unless the file exists."""
     path = os.path.join(folder, HPARAMS_FILE)
-    if os.path.exists(path):
-        return False
-    write_atomic(path, json.dumps(filled, indent=4, default=str, ensure_ascii=True))
-    return True
+    if not os.path.exists(path):
+        write_atomic(path, json.dumps(fill_logdir(dict(params), logdir), indent=4, default=str, ensure_ascii=True))
 
 
 def fill_logdir(value: Value, logdir: str) -> Value:

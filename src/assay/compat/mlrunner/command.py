@@ -9,7 +9,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import cycle
 from typing import TYPE_CHECKING
 
@@ -30,22 +30,16 @@ if TYPE_CHECKING:
     from assay.launch.api import Again, RunOptions
 
 
-Say = Callable[[str], None]
-
 _FAILED = (State.FAILED, State.TIMEOUT, State.LOST, State.DAMAGED)
 
 
-@dataclass(slots=True)
 class MlrunnerMessages:
     """Numbers the tasks of each document and reports what happens to them, as mlrunner does."""
 
-    prepared: Prepared
-    say: Say
-    numbers: dict[str, tuple[int, int]] = field(default_factory=dict)  # run name -> number and total in its document
-    width: int = 0
-    begun: set[tuple[str, int, str]] = field(default_factory=set)  # run, attempt, command: another call started it
-
-    def __post_init__(self) -> None:
+    def __init__(self, prepared: Prepared, say: Callable[[str], None]) -> None:
+        self.prepared, self.say = prepared, say
+        self.begun: set[tuple[str, int, str]] = set()  # run, attempt, command: another call started it
+        self.numbers: dict[str, tuple[int, int]] = {}  # run name -> number and total in its document
         # mlrunner counts the tasks of documents with one title together
         documents = {spec.name: spec.title or spec.sweep for spec in self.prepared.plan.runs}
         sizes = Counter(documents.values())
@@ -61,10 +55,9 @@ class MlrunnerMessages:
         self.say("Orphan params: " + (f"{{{', '.join(map(repr, orphans))}}}" if orphans else "set()"))
         runs, links = self.prepared.plan.runs, self.prepared.plan.links
         count = sum(len(left_commands(self.prepared, spec)) for spec in runs)
-        targets, shared = ", ".join(dict.fromkeys(target for _, target in links)), ""
-        if links:
-            shared = f" ({len(links)} {'task shares' if len(links) == 1 else 'tasks share'} the results of {targets})"
-        self.say(f"Tasks: {len(runs) + len(links)}, commands to run: {count}{shared}")
+        targets = ", ".join(dict.fromkeys(target for _, target in links))
+        shared = f" ({len(links)} {'task shares' if len(links) == 1 else 'tasks share'} the results of {targets})"
+        self.say(f"Tasks: {len(runs) + len(links)}, commands to run: {count}{shared if links else ''}")
 
     def build_dry_lines(self) -> Iterator[str]:
         """Yield the lines of a dry run, task by task, with the GPUs as if all tasks took equally long."""

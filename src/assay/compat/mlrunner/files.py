@@ -6,7 +6,7 @@ import contextlib
 import os
 import shlex
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 from assay.compat import originals
@@ -51,15 +51,24 @@ class MlrunnerRules(RunRules):
         return replace(prepared, plan=replace(prepared.plan, runs=tuple(map(fill, prepared.plan.runs))))
 
     def adopt_dir(self, run_dir: str, record: RunRecord, job: str) -> None:
-        """Adopt a directory of mlrunner: `stat` becomes the first attempt.
-
-        `run.json` is written last: a supervisor that is killed before leaves a directory that the next one adopts.
-        """
+        """Adopt a directory of mlrunner: `stat` becomes the first attempt. `run.json` is written last: a supervisor
+        that is killed before leaves a directory that the next one adopts."""
         names = {command.name for command in record.spec.commands}
         stat = {name: word for name, word in originals.load_mlrunner_stat(run_dir).items() if name in names}
         codes = {name: _CODES[word] for name, word in stat.items() if word in _CODES}
-        if codes:
-            _write_first_attempt(run_dir, codes, is_whole=names <= codes.keys())
+        for command, code in codes.items():
+            marker = os.path.join(run_dir, layout.exit_marker_name(command, 1, code))
+            with contextlib.suppress(FileExistsError):
+                os.close(os.open(marker, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+        bad = [command for command, code in codes.items() if code]
+        if bad:
+            run_directory.write_outcome(run_dir, Outcome(State.FAILED, 1, codes, f"{bad[0]} failed under mlrunner"))
+        elif codes and names <= codes.keys():
+            run_directory.write_outcome(run_dir, Outcome(State.DONE, 1, codes))
+        elif codes:
+            reason = "left unfinished by mlrunner"
+            run_directory.write_stop(run_dir, 1, Stop("mlrunner", reason, "interrupt", 0.0))
+            run_directory.write_outcome(run_dir, Outcome(State.STOPPED, 1, codes, reason))
         write_atomic(os.path.join(run_dir, layout.JOB_FILE), job)
         publish(os.path.join(run_dir, layout.RUN_FILE), run_directory.render_record(record))
 
@@ -141,22 +150,3 @@ def render_script(spec: RunSpec, command: Command, output: str, stamp: str, slot
     log = shlex.quote(os.path.join(output, name))
     devices = f"CUDA_VISIBLE_DEVICES={slot} " if slot and slot != CPU else ""
     return f"{devices}{text} > {log} 2>&1"
-
-
-# ---------------------------------------------------------------- directories that mlrunner began
-
-
-def _write_first_attempt(run_dir: str, codes: Mapping[str, int], *, is_whole: bool) -> None:
-    for command, code in codes.items():
-        marker = os.path.join(run_dir, layout.exit_marker_name(command, 1, code))
-        with contextlib.suppress(FileExistsError):
-            os.close(os.open(marker, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
-    bad = [command for command, code in codes.items() if code]
-    if bad:
-        outcome = Outcome(State.FAILED, 1, codes, f"{bad[0]} failed under mlrunner")
-    elif is_whole:
-        outcome = Outcome(State.DONE, 1, codes)
-    else:
-        outcome = Outcome(State.STOPPED, 1, codes, "left unfinished by mlrunner")
-        run_directory.write_stop(run_dir, 1, Stop("mlrunner", outcome.reason, "interrupt", 0.0))
-    run_directory.write_outcome(run_dir, outcome)

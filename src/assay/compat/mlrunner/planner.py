@@ -33,10 +33,8 @@ class MlrunnerPlanner(Planner):
     log_name = "log.{command}.{time}"
 
     def build_drafts(self, index: int, row: dict[str, Any]) -> Iterator[Draft]:
-        """Replace aliases by their parameters, then add defaults. Names are made of the original parameters.
-
-        As in mlrunner, an alias among the defaults is added too late and has no effect.
-        """
+        """Replace aliases by their parameters, then add defaults. Names are made of the original parameters. As in
+        mlrunner, an alias among the defaults is added too late and has no effect."""
         study, sweep = self.study, self.study.sweeps[index]
         named = {key: row[key] for key in sweep.named if key in row} if sweep.named is not None else row
         params = {**study.defaults, **_resolve_aliases(study, row)}

@@ -282,10 +282,8 @@ def _build_member(name: str, mode: int) -> tarfile.TarInfo:
 
 
 def place(aside: str, parent: str, last: str, reserved: frozenset[str] = frozenset()) -> None:
-    """Move the unpacked content into the folder `parent`; existing folders are merged, files are replaced.
-
-    All obstacles are found before anything is moved. `last` is moved last: if it exists, all others do too.
-    """
+    """Move the unpacked content into the folder `parent`; existing folders are merged, files are replaced. All
+    obstacles are found before anything is moved. `last` is moved last: if it exists, all others do too."""
     if taken := sorted(reserved & set(os.listdir(aside))):
         raise UsageError(f"the archive has {taken[0]!r} at its top, which is a name that the download needs")
     if obstacle := next(_find_obstacles(aside, parent), None):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar, cast
 from urllib.parse import quote, unquote, urlsplit
 
@@ -38,9 +38,7 @@ _DOWNLOAD_FORM = (
 
 def parse_flags(flags: Mapping[str, Any], folder: str, environ: Mapping[str, str]) -> PerfzeroJob:
     """Parse the flags, which the command line gives by name: texts, booleans, and lists of texts for repeatable flags.
-
-    `folder`: the current folder, in which methods are searched first.
-    """
+    `folder`: the current folder, in which methods are searched first."""
     given = _Flags(flags)
     workspace = os.path.abspath(os.path.join(folder, given.text("workspace") or DEFAULT_WORKSPACE))
     data_dir = os.path.abspath(os.path.join(folder, given.text("root_data_dir") or DEFAULT_DATA_DIR))
@@ -76,16 +74,16 @@ def parse_flags(flags: Mapping[str, Any], folder: str, environ: Mapping[str, str
         refuse_contaminated=bool(flags.get("refuse_contaminated")),
         foreign_limit=_FOREIGN_LIMIT if (limit := given.parse("foreign_limit", _parse_fraction)) is None else limit,
     )
+    sources = ((flag, part) for flag in ("gcs_downloads", "data_downloads") for part in given.parts(flag))
+    downloads = (_named(flag, _parse_download, part, data_dir) for flag, part in sources)
+    uploads = "result_upload_methods"
+    methods = (_named(uploads, _parse_upload_method, part) for part in given.parts(uploads))
     return PerfzeroJob(
         bench=bench,
         workspace=workspace,
-        repos=parse_repos(given.texts("git_repos")),
+        repos=parse_repos(given.parts("git_repos")),
         use_cached=bool(flags.get("use_cached_site_packages")),
-        downloads=tuple(
-            _named(flag, _parse_download, part, data_dir)
-            for flag in ("gcs_downloads", "data_downloads")
-            for part in given.parts(flag)
-        ),
+        downloads=tuple(downloads),
         build_label=given.text("ml_framework_build_label"),
         platform_name=given.text("platform_name"),
         system_name=given.text("system_name"),
@@ -93,9 +91,7 @@ def parse_flags(flags: Mapping[str, Any], folder: str, environ: Mapping[str, str
         bigquery_project=project,
         bigquery_table=table,
         key_url=given.parse("gcloud_key_file_url", _parse_url),
-        upload_methods=tuple(
-            _named("result_upload_methods", _parse_upload_method, part) for part in given.parts("result_upload_methods")
-        ),
+        upload_methods=tuple(methods),
         tpu=tpu,
         env_vars={key: environ[key] for key in sorted(environ) if key.startswith(ENV_PREFIX)},
         flags=build_flags(flags),
@@ -123,7 +119,8 @@ class _Flags:
 
     def parts(self, name: str) -> Iterator[str]:
         """Yield the parts of a flag's texts, which commas separate."""
-        return _split(self.texts(name))
+        for text in self.texts(name):
+            yield from (part.strip() for part in text.split(",") if part.strip())
 
 
 def _named(flag: str, parse: Callable[..., T], *arguments: str) -> T:
@@ -153,11 +150,6 @@ _parse_class_type = _expect("tf_benchmark", "is not known", "it is tf_benchmark,
 _parse_execution_id = _expect(
     r"(?!\.\.?$)[\w.+:@-]{1,100}", "cannot be the name of a folder", "use letters, digits, dots and dashes"
 )
-
-
-def _split(texts: Sequence[str]) -> Iterator[str]:
-    for text in texts:
-        yield from (part.strip() for part in text.split(",") if part.strip())
 
 
 def build_flags(flags: Mapping[str, Any]) -> dict[str, Any]:
@@ -207,10 +199,10 @@ def _split_outside_brackets(text: str) -> list[str]:
 # ---------------------------------------------------------------- what is brought in
 
 
-def parse_repos(texts: Sequence[str]) -> tuple[GitRepo, ...]:
+def parse_repos(parts: Iterable[str]) -> tuple[GitRepo, ...]:
     """Parse `url;branch;hash`, where branch and hash are optional. Refuse two repositories with the same folder."""
     found: dict[str, GitRepo] = {}
-    for part in _split(texts):
+    for part in parts:
         repo = _named("git_repos", _parse_repo, part)
         other = found.setdefault(repo.name, repo)
         if other != repo:

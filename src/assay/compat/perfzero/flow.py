@@ -63,7 +63,7 @@ from assay.compat.perfzero.values import (
 )
 from assay.errors import AssayError, MissingExtraError, UsageError
 from assay.follow.api import Event
-from assay.launch.api import Listen, RunHooks
+from assay.launch.api import RunHooks
 from assay.show.console import Console, silence
 from assay.show.formatting import render_count
 from assay.system.files import list_names, read_end, write_atomic
@@ -132,7 +132,13 @@ def run_perfzero(
         console.detail(f"appended to sys.path: {', '.join(job.bench.python_path) or 'nothing'}")
         for name, used in job.packages.items():
             console.detail(f"{name}: {used.commit} ({used.branch}) of {used.url}{' with edits' * used.dirty}")
-        bench = run_benchmarks(request, replace(hooks, listen=writer.around(hooks.listen)))
+
+        def listen(event: Event) -> None:
+            hooks.listen(event)
+            if event.kind == "ended":
+                writer.conclude(event.entry.dir)
+
+        bench = run_benchmarks(request, replace(hooks, listen=listen))
     return PerfzeroReport(bench, tuple(writer.done), clock.seconds, writer.seconds, tuple(writer.problems))
 
 
@@ -163,7 +169,7 @@ def _build_extra(job: PerfzeroJob) -> dict[str, Any]:
 
 
 class _ExecutionWriter:
-    """Listens for the end of executions, and writes, shows and sends PerfZero's files."""
+    """Writes, shows and sends PerfZero's files when an execution has ended."""
 
     def __init__(self, job: PerfzeroJob, console: PerfzeroConsole) -> None:
         self._job = job
@@ -172,15 +178,7 @@ class _ExecutionWriter:
         self.problems: list[str] = []
         self.seconds: dict[tuple[int, str], dict[str, float]] = {}
 
-    def around(self, listen: Listen) -> Listen:
-        def pass_on(event: Event) -> None:
-            listen(event)
-            if event.kind == "ended":
-                self._conclude(event.entry.dir)
-
-        return pass_on
-
-    def _conclude(self, run_dir: str) -> None:
+    def conclude(self, run_dir: str) -> None:
         try:
             execution = load_execution(run_dir)
             if execution is None:  # the directory was removed

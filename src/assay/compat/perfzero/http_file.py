@@ -92,9 +92,8 @@ def _attempt(client: httpx.Client, url: str, part: str, notify: Notify, retry: D
                 forget(part)
                 raise _LostError("the part that has arrived does not belong to the file any more")
             _check_answer(url, response)
-            etag = response.headers.get("ETag")
+            etag, total = response.headers.get("ETag"), _parse_total(response.headers)
             strong = etag if etag and not etag.startswith("W/") else None  # a weak one does not guarantee equal bytes
-            total = _parse_total(response.headers)
             new = {"etag": strong, "modified": response.headers.get("Last-Modified"), "total_bytes": total}
             if response.status_code == httpx.codes.PARTIAL_CONTENT:
                 match = re.match(r"bytes (\d+)-", response.headers.get("Content-Range", ""))

@@ -231,10 +231,8 @@ _UNITS = {
 
 
 def render_process_info(readings: Sequence[Reading], execution: BenchExecution) -> str:
-    """Render a line for each reading in PerfZero's format, with `time` in seconds since the start.
-
-    A benchmark that ended before the first reading gets one line from the kernel's counters.
-    """
+    """Render a line for each reading in PerfZero's format, with `time` in seconds since the start. A benchmark that
+    ended before the first reading gets one line from the kernel's counters."""
     began = execution.started_at
     origin = began if began is not None else readings[0].time if readings else 0.0
     lines, cpu_s, at = [], 0.0, origin

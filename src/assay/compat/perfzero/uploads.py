@@ -54,9 +54,7 @@ def check_target(url: str) -> None:
 
 def upload_folder(folder: str, url: str, notify: Notify = ignore) -> int:
     """Send the files of the folder to the URL under the same names, verify that they arrived, and return their number.
-
-    Existing files are replaced. Empty folders are not sent, since object stores do not have folders.
-    """
+    Existing files are replaced. Empty folders are not sent, since object stores do not have folders."""
     scheme = parse_scheme(url, _SCHEMES)
     if not os.path.isdir(folder):
         raise UsageError(f"there is no folder {folder!r} to send")
@@ -147,10 +145,8 @@ VARIABLE = "GOOGLE_APPLICATION_CREDENTIALS"
 
 @contextmanager
 def google_key(url: str | None) -> Iterator[None]:
-    """Fetch the key into a private folder, set it in the environment of this process, and remove it at the end.
-
-    The key is never written into a workspace, and gcloud's own accounts do not change.
-    """
+    """Fetch the key into a private folder, set it in the environment of this process, and remove it at the end. The key
+    is never written into a workspace, and gcloud's own accounts do not change."""
     if url is None:
         yield
         return
@@ -238,9 +234,8 @@ def call_upload_method(
         return f"{name} took longer than {_CALL_TIMEOUT_S:g} s"
     if done.code == 0:
         return None
-    if "error" in done.answer:
-        return f"{name}: {_describe(done.answer['error'])}"
-    return f"{name}: {done.lines[-1][-300:] if done.lines else f'it ended with exit code {done.code}'}"
+    last = done.lines[-1][-300:] if done.lines else f"it ended with exit code {done.code}"
+    return f"{name}: {_describe(done.answer['error']) if 'error' in done.answer else last}"
 
 
 def _describe(error: Sequence[Any]) -> str:

@@ -94,9 +94,8 @@ def _write_submit_script(aside: str, spec: RunSpec, run_dir: str) -> None:
         exports += f"export {layout.ENV_RUN_DIR}={shlex.quote(run_dir)}; "
         exports += f". {shlex.quote(os.path.join(run_dir, layout.SECRETS_FILE))} || exit 1; "
         training = 'eval "$_text_0"' if spec.commands[0].name in spec.private.commands else training
-    text = f"cd {code} || exit 1; {exports}export PYTHONPATH={path}; {training}\n"
     with open(os.path.join(aside, layout.SUBMIT_SCRIPT), "w", encoding="utf-8", errors="surrogateescape") as file:
-        file.write(text)
+        file.write(f"cd {code} || exit 1; {exports}export PYTHONPATH={path}; {training}\n")
 
 
 # ---------------------------------------------------------------- sets
@@ -237,9 +236,7 @@ def _is_interrupted(location: StudyLocation, last: RunSet) -> bool:
 
 def _count_living(location: StudyLocation, numbers: Sequence[int]) -> int:
     """Count runs of earlier sets that go on without this call: running, on a farm, or queued by a live supervisor.
-
-    There may be hundreds of sets, so counting stops at the newest one without such runs.
-    """
+    There may be hundreds of sets, so counting stops at the newest one without such runs."""
     living = 0
     for number, names in zip(reversed(numbers), _list_names(location, numbers[::-1]), strict=True):
         words = ("running", "left") if _is_supervised(location, number) else ("running",)

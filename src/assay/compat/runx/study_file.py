@@ -25,7 +25,6 @@ from assay.system.fast_dataclasses import replace
 from assay.values.layout import RUN_DIR_REFERENCE
 from assay.values.study import (
     AllFlags,
-    Axis,
     Choices,
     CodePolicy,
     CommandTemplate,
@@ -146,7 +145,10 @@ class _Reader:
         self._warnings = build_duplicate_warnings([experiment, *([config] if config is not None else [])])
 
     def study(self, path: str) -> Study:
-        sections = self._sections()
+        # all mappings in `.runx`, and those of the experiment that submit: others may be anchors
+        own = [entry for entry in self._experiment.others if _submits(entry.node)]
+        entries = [*(entry for entry in self._config.others if entry.node.kind == "mapping"), *own]
+        sections = {entry.key: _Layer(entry.node) for entry in entries}
         chosen, position = self._chosen_farm()
         farms = {name: self._farm(name, section) for name, section in sections.items()}
         section = sections.get(chosen) if chosen else None
@@ -155,7 +157,11 @@ class _Reader:
             problem = Problem(f"there is no farm {chosen!r}", "FARM" if position else "--farm", position, hint)
             farms[chosen] = Farm(chosen, "missing", position=position, problems=(problem,))
         commands = self._commands()
-        sweeps, overrides = self._override(self._sweeps())
+        sweeps = self._sweeps()
+        names = dict.fromkeys((*(name for sweep in sweeps for name in sweep.axes), *(self._options.base or ())))
+        overrides = read_overrides(self._options, (*names, *_ALWAYS), self._fields)
+        given = Overrides(overrides, _ALWAYS, self._options.base)
+        applied = (replace(sweep, axes=given.apply(sweep.axes)) for sweep in sweeps)
         pythonpath = self._find("PYTHONPATH", section)
         paths = self._fields.texts(pythonpath.node, "PYTHONPATH", "a text") if pythonpath else ()
         self._warn_unknown()
@@ -165,7 +171,7 @@ class _Reader:
             source=path,
             folder=build_folder(self._options),
             commands=commands,
-            sweeps=sweeps,
+            sweeps=tuple(applied) if given.base is None else (Sweep(given.build_base()),),
             pythonpath=(":".join(paths) or DEFAULT_PYTHONPATH).replace(LOGDIR, RUN_DIR_REFERENCE),
             code=CodePolicy("snapshot", self._ignore(), link_ignored=False),
             root=self._root(),
@@ -210,16 +216,6 @@ class _Reader:
             self._fields.refuse(entry.node, entry.key, "a mapping, or a list of mappings", _HPARAMS_HINT)
             return ()
         return self._leave_out_skipped([self._sweep(entry.node.items(), entry.key, entry.node.position)], entry)
-
-    def _override(self, sweeps: tuple[Sweep, ...]) -> tuple[tuple[Sweep, ...], dict[str, Axis]]:
-        """Return the grids with the values of the command line, and those values."""
-        names = dict.fromkeys(name for sweep in sweeps for name in sweep.axes)
-        names |= dict.fromkeys(self._options.base or ())
-        axes = read_overrides(self._options, (*names, *_ALWAYS), self._fields)
-        overrides = Overrides(axes, _ALWAYS, self._options.base)
-        if overrides.base is not None:
-            return (Sweep(overrides.build_base()),), axes
-        return tuple(replace(sweep, axes=overrides.apply(sweep.axes)) for sweep in sweeps), axes
 
     def _inherited(self, entry: Item) -> tuple[Sweep, ...]:
         """Parse a list of grids. Each item inherits from the first, except RUNX.SKIP: a skipped first is a template."""
@@ -300,12 +296,6 @@ class _Reader:
         return tuple(dict.fromkeys([*filter(None, patterns), CHECKPOINTS]))
 
     # ------------------------------------------------------------ farms
-
-    def _sections(self) -> dict[str, _Layer]:
-        """Return the farms: all mappings in `.runx`, and those of the experiment that submit: others may be anchors."""
-        own = [entry for entry in self._experiment.others if _submits(entry.node)]
-        entries = [*(entry for entry in self._config.others if entry.node.kind == "mapping"), *own]
-        return {entry.key: _Layer(entry.node) for entry in entries}
 
     def _chosen_farm(self) -> tuple[str | None, Position | None]:
         """Return the name of the chosen farm and its position in the file. Whether it is usable is checked later."""
