@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from tests.compat.mlrunner.test_command import PARAMS
+from tests.compat.mlrunner.test_command import PARAMS, TASKS
 
 from assay.config.load import LoadOptions, load_study
 from assay.errors import ConfigError, ExitCode
@@ -54,13 +54,7 @@ README = f"\n{PARAMS}\n"
 
 def test_the_documents_example(project):
     plan = project.plan(README)
-    assert [run.name for run in plan.runs] == [
-        "Norm_new-Moment_0.1",
-        "Norm_new-Moment_0.05",
-        "Norm_batch-Moment_0.1",
-        "Norm_batch-Moment_0.05",
-        "Norm_batch-EaStop_T",
-    ]
+    assert [run.name for run in plan.runs] == TASKS
     assert plan.links == (("Norm_batch-EaStop_F", "Norm_batch-Moment_0.1"),)
     assert sum(len(run.commands) for run in plan.runs) == 15
     train, avg, _ = plan.runs[0].commands
@@ -80,9 +74,6 @@ def test_the_documents_example(project):
     assert study.folder == str(project.folder)
     assert study.defaults == {"data": "iwslt14", "norm": "batch", "moment": 0.1, "early-stop": False}
     assert [sweep.named for sweep in study.sweeps] == [("norm", "moment"), ("norm", "early-stop")]
-
-
-# ---------------------------------------------------------------- resource
 
 
 def test_resources(project):
@@ -157,22 +148,16 @@ def test_a_file_becomes_these_commands(project, case):
 
 
 def test_the_runs_own_values(project):
-    text = one("run {_output}/x {_name} {_time} '{p}'", "p: 1")
-    (command,) = project.commands(text)
-    done = subprocess.run(
-        ["bash", "-c", command.replace("run ", "printf '<%s>' ", 1)],
-        env={"ASSAY_OUTPUT": "/o/a b", "ASSAY_RUN_NAME": "P_1", "ASSAY_TIME": "20220316.030151"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout == "</o/a b/x><P_1><20220316.030151><1>"
-
-
-def test_a_place_inside_quotes_stays_one_word(project):
-    (command,) = project.commands(one("\"printf '<%s>' 'x {p}' \\\"y {p}\\\"\"", 'p: "it\'s $HOME"'))
-    done = subprocess.run(["bash", "-c", command], env={}, capture_output=True, text=True, check=True)
-    assert done.stdout == "<x it's $HOME><y it's $HOME>"
+    """A place inside quotes stays one word."""
+    own = {"ASSAY_OUTPUT": "/o/a b", "ASSAY_RUN_NAME": "P_1", "ASSAY_TIME": "20220316.030151"}
+    texts = {
+        one("printf '<%s>' {_output}/x {_name} {_time} '{p}'", "p: 1"): "</o/a b/x><P_1><20220316.030151><1>",
+        one("\"printf '<%s>' 'x {p}' \\\"y {p}\\\"\"", 'p: "it\'s $HOME"'): "<x it's $HOME><y it's $HOME>",
+    }
+    for text, shown in texts.items():
+        (command,) = project.commands(text)
+        done = subprocess.run(["bash", "-c", command], env=own, capture_output=True, text=True, check=True)
+        assert done.stdout == shown
 
 
 ALIAS = """
@@ -336,12 +321,6 @@ def test_an_alias_among_the_defaults_changes_no_command(project):
     assert [problem.key for problem in plan.warnings if isinstance(problem, UnusedParameter)] == ["arch"]
     with pytest.raises(ConfigError, match="dec"):  # nothing else gives it a value
         project.plan(text.replace(", dec: 0", ""))
-
-
-def test_defaults_that_no_command_uses_are_orphans(project):
-    text = "template: {a: 'run [x]', b: 'test [y]'}\nresource: [0]\ndefault: {x: 1, y: 2, z: 3}\n"
-    plan = project.plan(f"{text}---\n_cmd: a\nx: [1, 2]\n---\n_cmd: b\ny: [5]\n")
-    assert [problem.key for problem in plan.warnings if isinstance(problem, UnusedParameter)] == ["z"]
 
 
 def test_every_problem_is_said_at_once(project):

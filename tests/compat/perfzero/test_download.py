@@ -59,6 +59,11 @@ def pull(url: str, target: Path, notify: Notify = ignore, **more: Any) -> bool:
     return said[-1] == f"{target} is already there"
 
 
+def get(url: str, target: Path, **more: Any) -> bytes:
+    pull(url, target, **more)
+    return target.read_bytes()
+
+
 def names_in(folder: Path) -> list[str]:
     return sorted(entry.name for entry in folder.iterdir())
 
@@ -88,9 +93,7 @@ def test_a_file_arrives_and_is_not_fetched_again(web: Any, tmp_path: Path) -> No
     assert len(web.requests) == 1
     for name, page in {"empty": {"body": b""}, "unknown length": {"body": DATA, "chunked": True}}.items():
         web.add("/y", **page)
-        pull(f"{web.url}/y", tmp_path / name)
-        assert (tmp_path / name).read_bytes() == page["body"]
-        assert (tmp_path / name).read_bytes() == page["body"]
+        assert get(f"{web.url}/y", tmp_path / name) == page["body"]
 
 
 @pytest.mark.parametrize(
@@ -141,8 +144,7 @@ def test_redirects_are_followed_to_an_end(web: Any, tmp_path: Path) -> None:
     web.add("/a", location=f"{web.url}/b")
     web.add("/b", location="/c")
     web.add("/c", DATA)
-    pull(f"{web.url}/a", tmp_path / "x")
-    assert (tmp_path / "x").read_bytes() == DATA
+    assert get(f"{web.url}/a", tmp_path / "x") == DATA
     web.add("/c", location="/c")
     with pytest.raises(UsageError, match=r"cannot be downloaded: .*redirects"):
         pull(f"{web.url}/a", tmp_path / "y")
@@ -205,8 +207,7 @@ def test_a_certificate_that_proves_nothing_is_not_asked_twice(
         pull(url, tmp_path / "x", notify=said.append)
     assert "trying again" not in "".join(said)
     monkeypatch.setenv("SSL_CERT_FILE", str(self_signed))
-    pull(url, tmp_path / "x")
-    assert (tmp_path / "x").read_bytes() == DATA
+    assert get(url, tmp_path / "x") == DATA
 
 
 def test_the_proxy_of_the_environment_is_asked_or_named(
@@ -215,8 +216,7 @@ def test_the_proxy_of_the_environment_is_asked_or_named(
     monkeypatch.delenv("no_proxy")
     monkeypatch.setenv("http_proxy", web.url)
     web.add("http://far.invalid/x", DATA)
-    pull("http://far.invalid/x", tmp_path / "x")
-    assert (tmp_path / "x").read_bytes() == DATA
+    assert get("http://far.invalid/x", tmp_path / "x") == DATA
     monkeypatch.setenv("all_proxy", "ftp://me:word@proxy")
     with pytest.raises(UsageError, match="a proxy that cannot be used") as caught:
         pull("http://far.invalid/x", tmp_path / "y")
@@ -240,8 +240,7 @@ def test_a_server_that_says_nothing_is_not_waited_for_forever(web: Any, tmp_path
 
 def test_odd_letters_in_an_address(web: Any, tmp_path: Path) -> None:
     web.add("/a%20b/%C3%BC?q=1%2F2&r=%20", DATA)
-    pull(f"{web.url}/a b/ü?q=1%2F2&r= ", tmp_path / "x")
-    assert (tmp_path / "x").read_bytes() == DATA
+    assert get(f"{web.url}/a b/ü?q=1%2F2&r= ", tmp_path / "x") == DATA
     with pytest.raises(UsageError, match="is not a valid address"):
         pull("http://h:port/x", tmp_path / "y")
 
@@ -287,8 +286,7 @@ def test_long_downloads_say_how_far_they_are(web: Any, tmp_path: Path) -> None:
 def test_a_broken_connection_is_continued(web: Any, tmp_path: Path, version: dict[str, str | None]) -> None:
     web.add("/x", DATA, cuts=[300_000, 100_000], **version)
     said: list[str] = []
-    pull(f"{web.url}/x", tmp_path / "x", notify=said.append)
-    assert (tmp_path / "x").read_bytes() == DATA
+    assert get(f"{web.url}/x", tmp_path / "x", notify=said.append) == DATA
     assert web.ranges() == [None, "bytes=300000-", "bytes=400000-"]
     assert web.requests[1][1]["If-Range"] == next(value for value in version.values() if value)
     assert f"continuing {web.url}/x at byte 300000" in said
@@ -297,8 +295,7 @@ def test_a_broken_connection_is_continued(web: Any, tmp_path: Path, version: dic
 
 def test_only_progress_renews_the_patience(web: Any, tmp_path: Path) -> None:
     web.add("/x", DATA, cuts=[100_000] * 5)
-    pull(f"{web.url}/x", tmp_path / "x")
-    assert (tmp_path / "x").read_bytes() == DATA
+    assert get(f"{web.url}/x", tmp_path / "x") == DATA
     assert len(web.requests) == 6
     web.requests.clear()
     web.add("/y", DATA, cuts=[10_000] + [0] * 40)
@@ -311,8 +308,7 @@ def test_only_progress_renews_the_patience(web: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize("page", [{"ranges": False}, {"etag": None}, {"etag": 'W/"weak"'}])
 def test_a_server_that_cannot_continue_starts_over(web: Any, tmp_path: Path, page: dict[str, Any]) -> None:
     web.add("/x", DATA, cuts=[300_000], **page)
-    pull(f"{web.url}/x", tmp_path / "x")
-    assert (tmp_path / "x").read_bytes() == DATA
+    assert get(f"{web.url}/x", tmp_path / "x") == DATA
     assert len(web.requests) == 2
 
 
@@ -328,32 +324,27 @@ def test_another_version_is_not_joined_to_the_first(web: Any, tmp_path: Path) ->
     """Some servers do not look at If-Range: what they send names the new version."""
     leave_part(web, tmp_path / "x")
     web.add("/x", DATA[::-1], etag='"two"')
-    pull(f"{web.url}/x", tmp_path / "x")
-    assert (tmp_path / "x").read_bytes() == DATA[::-1]
+    assert get(f"{web.url}/x", tmp_path / "x") == DATA[::-1]
     assert web.ranges()[-1] == "bytes=300000-"
     page = leave_part(web, tmp_path / "y", etag='"one"', modified="then")
     page.etag, page.modified, page.body = '"two"', '"one"', DATA[::-1]  # matches If-Range, carries another ETag
-    pull(f"{web.url}/x", tmp_path / "y")
-    assert (tmp_path / "y").read_bytes() == DATA[::-1]
+    assert get(f"{web.url}/x", tmp_path / "y") == DATA[::-1]
 
 
 @pytest.mark.parametrize("claim", ["bytes 0-511999/512000", "bytes 300000-411999/412000", "nonsense"])
 def test_a_server_that_continues_something_else_starts_over(web: Any, tmp_path: Path, claim: str) -> None:
     web.add("/x", DATA, cuts=[300_000], wrong_ranges=[claim])
-    pull(f"{web.url}/x", tmp_path / "x")
-    assert (tmp_path / "x").read_bytes() == DATA
+    assert get(f"{web.url}/x", tmp_path / "x") == DATA
     assert web.ranges() == [None, "bytes=300000-", None]
 
 
 def test_a_part_that_is_too_long_by_now_or_of_another_address_starts_over(web: Any, tmp_path: Path) -> None:
     page = leave_part(web, tmp_path / "x", chunked=True)
     page.body, page.chunked = DATA[:1000], False
-    pull(f"{web.url}/x", tmp_path / "x")
-    assert (tmp_path / "x").read_bytes() == DATA[:1000]
+    assert get(f"{web.url}/x", tmp_path / "x") == DATA[:1000]
     leave_part(web, tmp_path / "y")
     web.add("/y", DATA[::-1])
-    pull(f"{web.url}/y", tmp_path / "y")
-    assert (tmp_path / "y").read_bytes() == DATA[::-1]
+    assert get(f"{web.url}/y", tmp_path / "y") == DATA[::-1]
     assert web.ranges()[-1] is None
 
 
@@ -449,8 +440,7 @@ def test_an_archive_without_an_ending_is_known_by_its_content(web: Any, tmp_path
 def test_other_data_without_an_ending_stays_as_it_is(web: Any, tmp_path: Path, content: bytes) -> None:
     web.add("/data", content)
     said: list[str] = []
-    pull(f"{web.url}/data", tmp_path / "data", notify=said.append)
-    assert (tmp_path / "data").read_bytes() == content
+    assert get(f"{web.url}/data", tmp_path / "data", notify=said.append) == content
     assert names_in(tmp_path) == ["data"]
     assert not any(line.startswith("unpacking") for line in said)
 
@@ -548,8 +538,7 @@ def test_a_folder_is_copied_whole(source: Path, tmp_path: Path, form: str) -> No
 
 def test_a_single_file_is_copied_and_an_archive_unpacked(hostile_path: Path) -> None:
     (hostile_path / "x").write_bytes(DATA)
-    pull(str(hostile_path / "x"), hostile_path / "y")
-    assert (hostile_path / "y").read_bytes() == DATA
+    assert get(str(hostile_path / "x"), hostile_path / "y") == DATA
     (hostile_path / "x.tar.gz").write_bytes(build_tar({"data/x": b"1"}))
     pull(str(hostile_path / "x.tar.gz"), hostile_path / "in" / "x.tar.gz")
     assert names_in(hostile_path / "in") == ["data", "x.tar.gz"]
@@ -599,8 +588,7 @@ def test_no_room(web: Any, tmp_path: Path) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert len(web.requests) == 1  # a full disk is not the network's fault
     assert not (tmp_path / "x").exists()
-    pull(f"{web.url}/x", tmp_path / "x")
-    assert (tmp_path / "x").read_bytes() == DATA
+    assert get(f"{web.url}/x", tmp_path / "x") == DATA
 
 
 @pytest.mark.parametrize(
