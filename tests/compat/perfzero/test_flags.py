@@ -12,17 +12,10 @@ from urllib.parse import quote
 import pytest
 
 from assay.bench.values.execution import BenchExecution, BenchReport, BenchResult, ProfileWindow
+from assay.compat.perfzero import values
 from assay.compat.perfzero.command import FLAGS
 from assay.compat.perfzero.flags import build_flags, parse_flags, parse_methods
-from assay.compat.perfzero.values import (
-    Checksum,
-    Download,
-    GitRepo,
-    PerfzeroJob,
-    PerfzeroReport,
-    hide_secrets,
-    parse_checksum,
-)
+from assay.compat.perfzero.values import Checksum, Download, GitRepo, PerfzeroJob, PerfzeroReport
 from assay.errors import ExitCode, UsageError
 
 SHA = "0123456789abcdef" * 4
@@ -100,10 +93,11 @@ def test_a_message_has_the_form_that_is_wanted_and_no_token() -> None:
 def test_a_checksum_is_known_by_its_length() -> None:
     for algorithm in ("md5", "sha1", "sha256", "sha512"):
         digits = hashlib.new(algorithm, b"x").hexdigest()
-        assert parse_checksum(digits.upper()) == parse_checksum(f"{algorithm}:{digits}") == Checksum(algorithm, digits)
+        given = [values.parse_checksum(text) for text in (digits.upper(), f"{algorithm}:{digits}")]
+        assert given == [Checksum(algorithm, digits)] * 2
     for text in ("abc", "sha256:abc", "md5:" + "0" * 40, "z" * 64, ":" + "0" * 32):
         with pytest.raises(UsageError, match="is not a checksum"):
-            parse_checksum(text)
+            values.parse_checksum(text)
 
 
 # ---------------------------------------------------------------- what is meant
@@ -266,7 +260,7 @@ def test_the_folder_of_a_repository(url: str, name: str) -> None:
     ],
 )
 def test_what_is_secret_in_an_address_is_hidden(text: str, hidden: str) -> None:
-    assert hide_secrets(text) == hidden
+    assert values.hide_secrets(text) == hidden
 
 
 def report(succeeded: bool, problems: tuple[str, ...] = (), interrupted: str | None = None) -> PerfzeroReport:

@@ -142,17 +142,11 @@ def publish(folder: Path, files: dict[str, str]) -> str:
     [
         ({"data_downloads": ["file:///no/such/file"]}, "there is no file or folder", 2),
         ({"data_downloads": ["https://no-such-host.invalid/x;x"]}, "no-such-host", 4),
-        ({"data_downloads": [f"/etc/passwd;x;{'0' * 64}"]}, "is not what was expected", 2),
         ({"git_repos": ["/no/such/repository"]}, "cannot be cloned", 2),
-        ({"git_repos": ["https://no-such-host.invalid/x.git"]}, "no-such-host", 4),
         ({"gcloud_key_file_url": "https://no-such-host.invalid/key.json"}, "no-such-host", 4),
         ({"output_gcs_url": "file:///proc/nowhere"}, "/proc/nowhere", 2),
         ({"python_path": "modles"}, r"--python_path: there is no folder .*modles", 2),
-        (
-            {"result_upload_methods": "up.keep,up.kep"},
-            "--result_upload_methods.*has no 'kep'\n  did you mean 'keep'",
-            2,
-        ),
+        ({"result_upload_methods": "up.keep,up.kep"}, "--result_upload_methods.*no 'kep'\n  did you mean 'keep'", 2),
     ],
 )
 def test_what_cannot_be_had_is_reported_before_anything_runs(
@@ -253,12 +247,8 @@ def test_a_good_execution_is_complete(finished: Finished) -> None:
     assert line["vms"] >= line["rss"]
     assert set(finished.report.setup_s) == {"activate_gcloud_service", "download_data", "checkout_repository"}
     (kept,) = load_executions(find_location(None), "B.good")
-    assert (kept.label, kept.trial, kept.extra["command"], kept.extra["system_name"]) == (
-        "nightly",
-        1,
-        "perfzero",
-        "box",
-    )
+    assert (kept.label, kept.trial) == ("nightly", 1)
+    assert kept.extra.items() >= {"command": "perfzero", "system_name": "box"}.items()
 
 
 def test_the_log_holds_what_the_method_printed(finished: Finished) -> None:
@@ -289,9 +279,6 @@ def test_a_summary_is_judged_as_the_execution_was(finished: Finished, tmp_path: 
     assert found.message == "acc is 0.5, below its minimum 0.9"
 
 
-# ---------------------------------------------------------------- trials and ids
-
-
 def test_trials_and_a_fixed_id_overwrite_nothing(lab: Lab) -> None:
     report = lab.run("mod.B.writes", benchmark_num_trials="2", execution_id="fixed")
     assert [(e.execution_id, e.trial) for e in report.executions] == [("fixed", 1), ("fixed-2", 2)]
@@ -301,9 +288,6 @@ def test_trials_and_a_fixed_id_overwrite_nothing(lab: Lab) -> None:
     assert again.executions[0].execution_id == "fixed-3"
     assert {path: path.read_bytes() for path in before} == before
     assert set(report.execution_s) == {(1, "mod.B.writes"), (2, "mod.B.writes")}
-
-
-# ---------------------------------------------------------------- what is brought in
 
 
 def test_everything_that_is_brought_in_is_there_for_the_methods(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -423,14 +407,8 @@ def test_what_cannot_be_sent_is_a_problem_and_loses_no_summary(lab: Lab, warehou
         f"def f(summary):\n    if os.path.isdir({str(target)!r}): shutil.rmtree({str(target)!r})\n"
         f"    open({str(target)!r}, 'w').close()\n"
     )
-    report = lab.run(
-        "mod.B.writes",
-        "mod.B.fixed",
-        bigquery_project_name="p",
-        bigquery_dataset_table_name="d.t",
-        output_gcs_url=f"file://{target}",
-        result_upload_methods="up.refuse,up.keep,vandal.f",
-    )
+    flags = {"bigquery_project_name": "p", "bigquery_dataset_table_name": "d.t", "output_gcs_url": f"file://{target}"}
+    report = lab.run("mod.B.writes", "mod.B.fixed", **flags, result_upload_methods="up.refuse,up.keep,vandal.f")
     assert report.exit_code is ExitCode.INTERNAL
     kept = [json.loads(line) for line in (lab.folder / "kept.jsonl").read_text().splitlines()]
     assert kept == lab.summaries(report), "one that fails does not prevent the others"

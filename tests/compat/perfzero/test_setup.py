@@ -15,14 +15,7 @@ from tests.command_line import Cli
 from tests.stand_ins import StandIns, build_call, use_stand_ins, walk
 
 from assay.compat.perfzero import setup
-from assay.compat.perfzero.setup import (
-    Setup,
-    build_drive_commands,
-    build_parser,
-    find_dockerfile,
-    is_tensorflow_1,
-    parse_free_disks,
-)
+from assay.compat.perfzero.setup import Setup, build_parser, find_dockerfile, is_tensorflow_1, parse_free_disks
 from assay.compat.perfzero.wheel import build_wheel_name
 from assay.errors import InfrastructureError, NotFoundError, UsageError
 
@@ -38,9 +31,6 @@ def build_arguments(*words: str) -> list[str]:
     """The arguments of the image that docker builds."""
     argv = understand(*words).build_image_command("Dockerfile")
     return [argv[number + 1] for number, word in enumerate(argv) if word == "--build-arg"]
-
-
-# ---------------------------------------------------------------- the Dockerfile
 
 
 def test_the_documented_names_are_found_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,9 +144,6 @@ def test_a_key_that_opens_nothing_is_mentioned() -> None:
     assert understand("--gcloud_key_file_url=file:///k", f"--tensorflow_pip_spec=gs://b/{WHEEL}").remarks == []
 
 
-# ---------------------------------------------------------------- site packages
-
-
 def test_folders_and_their_new_names(tmp_path: Path) -> None:
     source = str(tmp_path)
     assert understand("--workspace=w", f"--site_package_downloads={source}:models, {source}/ ,").copies == [
@@ -203,14 +190,15 @@ def test_nonsense_from_lsblk(text: str) -> None:
 
 
 def test_several_disks_become_one_array_and_a_user_needs_sudo() -> None:
-    assert [shlex.join(one) for one in build_drive_commands(["/dev/a", "/dev/b"], "/data", as_root=True)] == [
+    build = setup.build_drive_commands
+    assert [shlex.join(one) for one in build(["/dev/a", "/dev/b"], "/data", as_root=True)] == [
         "mdadm --create /dev/md0 --run --level=0 --raid-devices=2 /dev/a /dev/b",
         "mkfs.ext4 -F /dev/md0",
         "mkdir -p /data",
         "mount /dev/md0 /data",
         "chmod a+w /data",
     ]
-    assert [shlex.join(one) for one in build_drive_commands(["/dev/a"], "/my data", as_root=False)] == [
+    assert [shlex.join(one) for one in build(["/dev/a"], "/my data", as_root=False)] == [
         "sudo mkfs.ext4 -F /dev/a",
         "sudo mkdir -p '/my data'",
         "sudo mount /dev/a '/my data'",
@@ -438,9 +426,6 @@ def test_what_cannot_be_meant_is_refused_first(flag: str, words: str, tools: Sta
         assert words in result.err
     assert tools.calls == []
     assert os.listdir() == []
-
-
-# ---------------------------------------------------------------- saved images
 
 
 def test_a_saved_image_is_fetched_and_loaded_and_not_kept(tmp_path: Path, tools: StandIns, call: Cli) -> None:

@@ -246,9 +246,6 @@ def test_where_the_profiles_are(monkeypatch: pytest.MonkeyPatch) -> None:
     assert hint.endswith(", after: pip install 'assay[perfzero]'"), "a board without its tab for profiles"
 
 
-# ---------------------------------------------------------------- the schema can fail
-
-
 GONE = object()
 WRONG = [
     ("execution_id", GONE),
