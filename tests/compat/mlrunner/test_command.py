@@ -164,8 +164,7 @@ class TestReadme:
     def test_a_failure_ends_that_task_only_and_the_next_call_repeats_it(self, user: UserFolder) -> None:
         """B24"""
         user.write("FAIL", "")
-        said = user.assay("mlrunner")
-        assert said.code == 1
+        said = user.assay("mlrunner", code=1)
         assert "FAIL    gpu: 0, avg  : 1/ 4, output/Norm_new-Moment_0.1" in said.lines
         assert said.lines[-2:] == ["Failed tasks: 1/5", "    output/Norm_new-Moment_0.1"]
         assert "no checkpoint is good" in said.err
@@ -302,8 +301,7 @@ class TestFlags:
 
     def test_title_selects_documents(self, user: UserFolder) -> None:
         user.write("params.yaml", PARAMS.replace("---\nnorm: [ batch ]", "---\n_title: stop\nnorm: [ batch ]"))
-        said = user.well("mlrunner", "-t", "stop")
-        assert said.lines[1] == "Tasks: 2, commands to run: 6"
+        assert user.well("mlrunner", "-t", "stop").lines[1] == "Tasks: 2, commands to run: 6"
         assert {call.split()[1] for call in done(user)} == {"Norm_batch-EaStop_T", "Norm_batch-EaStop_F"}
         assert len(user.calls) == 6
         assert Path("output/params.yaml.stop").exists()
@@ -318,8 +316,7 @@ class TestFlags:
 
     def test_debug_shows_the_first_task_s_output_in_order(self, user: UserFolder) -> None:
         user.write("FAIL", "")
-        said = user.assay("mlrunner", "-d")
-        assert said.code == 1
+        said = user.assay("mlrunner", "-d", code=1)
         words = [
             line.split(",")[-1].split("/")[-1] if line.startswith(("START", "FAIL")) else line.split()[0]
             for line in said.lines[2:]
@@ -374,8 +371,7 @@ class TestHalfDone:
         assert done(half) == list(self.LEFT)
 
     def test_assay_run_continues_it_and_leaves_what_failed(self, half: UserFolder) -> None:
-        said = half.assay("run", "params.yaml", "--root", ".", "--study", "output")
-        assert said.code == 1
+        said = half.assay("run", "params.yaml", "--root", ".", "--study", "output", code=1)
         assert "test failed under mlrunner" in said.err
         assert done(half) == [call for call in self.LEFT if call != "test Norm_new-Moment_0.05"]
         half.well("run", "params.yaml", "--root", ".", "--study", "output", "--retry", "failed")
@@ -427,8 +423,7 @@ def examine(regex: str) -> tuple[str, Any]:
 class TestBadInput:
     def test_without_params_yaml_a_smallest_file_is_shown_and_works(self, user: UserFolder) -> None:
         (user.folder / "params.yaml").unlink()
-        said = user.assay("mlrunner")
-        assert said.code == 2
+        said = user.assay("mlrunner", code=2)
         assert "there is no file params.yaml" in said.err
         assert not Path("output").exists()
         user.write("params.yaml", textwrap.dedent(said.err.split("-y:\n")[1]) + "\n")
@@ -445,16 +440,12 @@ class TestBadInput:
     )
     def test_refused_with_a_hint(self, user: UserFolder, arguments: list[str], hint: str) -> None:
         user.write("params.yaml", PARAMS.replace("---\nnorm: [ batch ]", "---\n_title: stop\nnorm: [ batch ]"))
-        said = user.assay("mlrunner", *arguments)
-        assert said.code == 2
-        assert hint in said.err
+        assert hint in user.assay("mlrunner", *arguments, code=2).err
         assert not Path("output").exists()
 
     def test_a_missing_program(self, user: UserFolder) -> None:
         user.write("params.yaml", PARAMS.replace("python generate.py", "pyhton generate.py"))
-        said = user.assay("mlrunner")
-        assert said.code == 2
-        assert "the program 'pyhton' was not found" in said.err
+        assert "the program 'pyhton' was not found" in user.assay("mlrunner", code=2).err
         assert not Path("output").exists()
 
 

@@ -325,14 +325,12 @@ def test_a_dry_run_does_nothing(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))  # nor does it need docker
     before = walk(tmp_path)
-    result = call(*arguments, "--dry-run")
-    assert result.code == 0
+    result = call(*arguments, "--dry-run", code=0)
     assert result.out.splitlines()[-1].startswith(("docker build ", "docker load "))
     assert "secret" not in result.out + result.err
     assert tools.calls == []
     assert walk(tmp_path) == before
-    missing = call(*arguments)
-    assert missing.code == 2
+    missing = call(*arguments, code=2)
     assert "docker was not found on PATH\n  install it: https://docs.docker.com/engine/install" in missing.err
 
 
@@ -359,8 +357,7 @@ def test_an_image_is_built_with_assay_in_its_context(tmp_path: Path, tools: Stan
     for content in ("monday", "tuesday"):  # a nightly changes under its name
         wheel.write_text(content)
         flags = [f"--dockerfile_path={V2}", f"--tensorflow_pip_spec={wheel.as_uri()}", "--root_data_dir=/my data"]
-        result = call(*flags)
-        assert result.code == 0
+        result = call(*flags, code=0)
         assert Path("workspace/resources", WHEEL).read_text() == content
     argv = builds(tools)[-1]
     assert f"local_tensorflow_pip_spec={WHEEL}" in argv
@@ -388,8 +385,7 @@ def test_a_wheel_that_is_not_there_builds_nothing(tmp_path: Path, tools: StandIn
 )
 def test_a_docker_that_does_not_listen(words: str, hint: str, tools: StandIns, call: Cli) -> None:
     tools.answer("docker", "version", code=1, err=words)
-    result = call()
-    assert result.code == 2
+    result = call(code=2)
     assert words.strip() in result.err
     assert hint in result.err
     assert builds(tools) == []
@@ -398,15 +394,12 @@ def test_a_docker_that_does_not_listen(words: str, hint: str, tools: StandIns, c
 
 def test_a_build_or_a_workspace_that_fails(tools: StandIns, call: Cli) -> None:
     tools.answer("docker", "build", code=1, err="ERROR: failed to solve: process did not complete successfully\n")
-    result = call()
-    assert result.code == 4
+    result = call(code=4)
     assert "ERROR: failed to solve" in result.err
     assert result.err.endswith("assay: docker build failed with exit code 1\n")
     assert "built" not in result.out
     Path("file").write_text("in the way of a folder")
-    result = call("--workspace=file")
-    assert result.code == 4
-    assert "assay: file" in result.err
+    assert "assay: file" in call("--workspace=file", code=4).err
     assert len(builds(tools)) == 1
 
 
@@ -421,9 +414,7 @@ def test_a_build_or_a_workspace_that_fails(tools: StandIns, call: Cli) -> None:
 )
 def test_what_cannot_be_meant_is_refused_first(flag: str, words: str, tools: StandIns, call: Cli) -> None:
     for more in ([], ["-n"]):
-        result = call(flag, *more)
-        assert result.code == 2
-        assert words in result.err
+        assert words in call(flag, *more, code=2).err
     assert tools.calls == []
     assert os.listdir() == []
 
@@ -432,8 +423,7 @@ def test_a_saved_image_is_fetched_and_loaded_and_not_kept(tmp_path: Path, tools:
     image = tmp_path / "my image.tar.gz"
     image.write_bytes(b"layers")
     tools.answer("docker", "load", out="Loaded image: perfzero/tensorflow:latest\n")
-    result = call(f"--dockerfile_path={image.as_uri()}")
-    assert result.code == 0
+    result = call(f"--dockerfile_path={image.as_uri()}", code=0)
     (argv,) = builds(tools)
     assert argv[:3] == ["docker", "load", "--input"]
     assert argv[3].startswith("workspace/docker-image-")
@@ -456,8 +446,7 @@ def test_folders_are_copied_once_and_without_an_image(tmp_path: Path, tools: Sta
     assert call(*flags).code == 0
     copy = Path("workspace/site-packages/models/inner/a.py")
     copy.write_text("my edit")
-    again = call(*flags)
-    assert "exists and is kept" in again.err
+    assert "exists and is kept" in call(*flags).err
     assert copy.read_text() == "my edit"
     assert os.listdir("workspace/site-packages") == ["models"]
     assert tools.calls == []
@@ -506,9 +495,7 @@ def test_a_failing_step_ends_it(tmp_path: Path, tools: StandIns, call: Cli) -> N
     put_disks(tools, "nvme0n1", "nvme0n2")
     for name in ("mdadm", "sudo"):
         tools.answer(name, "mdadm", code=1, err="mdadm: cannot open /dev/nvme0n1: Permission denied\n")
-    result = call("--gce_nvme_raid=1", f"--root_data_dir={tmp_path}/data")
-    assert result.code == 4
-    assert "mdadm failed with exit code 1" in result.err
+    assert "mdadm failed with exit code 1" in call("--gce_nvme_raid=1", f"--root_data_dir={tmp_path}/data", code=4).err
     assert [argv for argv in tools.calls if "mkfs.ext4" in argv] == []
     assert builds(tools) == []
 
@@ -518,11 +505,9 @@ def test_without_a_free_disk_or_with_a_mounted_folder_nothing_is_formatted(
 ) -> None:
     put_disks(tools, "sda")
     for more in ([], ["-n"]):
-        result = call("--dockerfile_path=", "--gce_nvme_raid=1", f"--root_data_dir={tmp_path}/data", *more)
-        assert result.code == 2
+        result = call("--dockerfile_path=", "--gce_nvme_raid=1", f"--root_data_dir={tmp_path}/data", *more, code=2)
         assert "there is no free NVMe disk here" in result.err
     assert {argv[0] for argv in tools.calls} == {"lsblk"}
-    result = call("--dockerfile_path=", "--gce_nvme_raid=1", "--root_data_dir=/proc")
-    assert result.code == 0
+    result = call("--dockerfile_path=", "--gce_nvme_raid=1", "--root_data_dir=/proc", code=0)
     assert "/proc is already a mount point" in result.err
     assert len(tools.calls) == 2

@@ -118,8 +118,7 @@ class TestCode:
         source = str(user.folder / "train.py")
         user.write("train.py", f"print('as it was')\nopen({source!r}, 'w').write('print(\"edited\")')\n")
         user.write("sweep.yml", TWO)
-        said = user.well("runx", "sweep.yml", "-i")
-        assert said.lines[1::2] == ["as it was"] * 2
+        assert user.well("runx", "sweep.yml", "-i").lines[1::2] == ["as it was"] * 2
         assert user.read("train.py") == 'print("edited")'
 
     def test_submit_cmd_repeats_the_run_with_its_own_code(self, user: UserFolder) -> None:
@@ -258,8 +257,7 @@ class TestFailures:
         failed = user.assay("runx", "sweep.yml", "-i")
         hint = re.findall(r"assay (rerun \S+)", failed.err)[0].split()
         user.write("train.py", "print('new')")
-        again = user.assay(*hint)
-        assert again.code == 1
+        again = user.assay(*hint, code=1)
         line = "1 run has the recorded snapshot: train.py has changed since (--new-code takes the current code)\n"
         assert again.err.startswith(line)
         user.well(*hint, "--new-code")
@@ -269,8 +267,7 @@ class TestFailures:
         """B7"""
         user.write("train.py", "import sys; print('loss is nan'); sys.exit('0.02' in sys.argv)")
         user.write("sweep.yml", TWO)
-        said = user.assay("runx", "sweep.yml", "-i")
-        assert said.code == 1
+        said = user.assay("runx", "sweep.yml", "-i", code=1)
         assert said.err.count("train ended with exit code 1") == 1
         assert "  | loss is nan" in said.err
         assert "1 done, 1 failed" in said.err

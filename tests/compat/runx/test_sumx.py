@@ -95,8 +95,7 @@ class TestTheDocument:
     def test_ignored_fields_csv_and_other_places(self, user: UserFolder) -> None:
         write_documents_runs(user)
         assert user.well("sumx", "logs/sweep/", "-s", "acc").out == TABLE, "a path instead of a name"
-        said = user.well("sumx", "sweep", "--ignore", "solver,epoch_time")
-        assert said.lines[0].split() == ["lr", "acc", "epoch"]
+        assert user.well("sumx", "sweep", "--ignore", "solver,epoch_time").lines[0].split() == ["lr", "acc", "epoch"]
         user.well("sumx", "sweep", "-s", "acc", "--csv", "out")
         rows = list(csv.reader(user.read("out.csv").splitlines()))
         assert rows[0] == ["run", "lr", "solver", "acc", "epoch", "epoch_time"]
@@ -268,15 +267,11 @@ class TestBadInput:
             (): "the following arguments are required: dirs",
         }
         for words, hint in wrong.items():
-            said = user.assay("sumx", *words)
-            assert said.code == 2
-            assert hint in said.err
+            assert hint in user.assay("sumx", *words, code=2).err
 
     def test_nothing_to_table_yet(self, user: UserFolder) -> None:
         write_run(user, "one", {"acc": []})
-        said = user.assay("sumx", "sweep")
-        assert said.code == 2
-        assert "logx.metric" in said.err
+        assert "logx.metric" in user.assay("sumx", "sweep", code=2).err
 
     def test_a_run_without_metrics_is_named_where_its_parameters_are_damaged(self, user: UserFolder) -> None:
         user.write("logs/sweep/two/hparams.json", "{broken")
