@@ -79,8 +79,7 @@ def test_runx_with_overrides_in_another_root(own_bench: Bench) -> None:
     own_bench.write("train.sh", "[ -e good ]\n")
     own_bench.write(".runx", "LOGROOT: logs\nFARM: null\n")
     own_bench.write("sweep.yml", SWEEP)
-    result = own_bench.assay("runx", "sweep.yml", "lr=0.5", "--root", "there", "-j", "2")
-    assert result.returncode == 1
+    assert own_bench.assay("runx", "sweep.yml", "lr=0.5", "--root", "there", "-j", "2").returncode == 1
     there = own_bench.folder / "there" / "sweep"
     assert params(there) == [{"lr": 0.5, "size": 3}]
     assert not (own_bench.folder / "logs").exists()

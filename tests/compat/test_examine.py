@@ -248,8 +248,7 @@ def test_any_value_fits_into_the_table(capsys):
 
 def test_without_pandas_the_table_is_a_list_of_rows(capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "pandas", None)
-    rows = fill(({"a": 1}, {"m": 0.5}), ({"a": 2}, {})).table()
-    assert rows == [{"a": 1, "m": 0.5}, {"a": 2, "m": None}]
+    assert fill(({"a": 1}, {"m": 0.5}), ({"a": 2}, {})).table() == [{"a": 1, "m": 0.5}, {"a": 2, "m": None}]
 
 
 def test_without_pyyaml_param_files_say_what_is_missing(output, monkeypatch):
@@ -269,5 +268,4 @@ def test_every_row_has_every_column(params, concise):
     assert all(len(row) == len(headers) for row in rows)
     assert headers == sorted(headers)
     assert not any(name.startswith("_") for name in headers)
-    lines = examine.render_tsv(headers, rows).split("\n")
-    assert len(lines) == len(rows) + 1
+    assert len(examine.render_tsv(headers, rows).split("\n")) == len(rows) + 1

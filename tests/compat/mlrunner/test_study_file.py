@@ -294,8 +294,7 @@ def test_what_names_a_directory(project):
 
 def test_a_sample_of_mixed_types_works(project):
     """B28"""
-    plan = project.plan(one("x [p] [q]", "p: [1, a, 2.5, null]\nq: [true, 3]"), sample=3, seed=1)
-    assert len(plan.runs) == 3
+    assert len(project.plan(one("x [p] [q]", "p: [1, a, 2.5, null]\nq: [true, 3]"), sample=3, seed=1).runs) == 3
 
 
 # ---------------------------------------------------------------- aliases

@@ -284,8 +284,7 @@ def test_trials_and_a_fixed_id_overwrite_nothing(lab: Lab) -> None:
     assert [(e.execution_id, e.trial) for e in report.executions] == [("fixed", 1), ("fixed-2", 2)]
     assert [summary["benchmark_result"]["trial_id"] for summary in lab.summaries(report)] == [1, 2]
     before = {path: path.read_bytes() for path in (lab.folder / "workspace" / "output").rglob("*") if path.is_file()}
-    again = lab.run("mod.B.writes", execution_id="fixed")
-    assert again.executions[0].execution_id == "fixed-3"
+    assert lab.run("mod.B.writes", execution_id="fixed").executions[0].execution_id == "fixed-3"
     assert {path: path.read_bytes() for path in before} == before
     assert set(report.execution_s) == {(1, "mod.B.writes"), (2, "mod.B.writes")}
 

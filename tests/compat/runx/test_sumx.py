@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from tests.user_folder import ORIGINALS, UserFolder, open_user_folder
@@ -50,7 +51,7 @@ def write_run(
     metrics: dict[str, list[float]],
     epoch_s: float = 60.0,
     study: str = "sweep",
-    **hparams: object,
+    **hparams: Any,
 ) -> None:
     """A run as runx and logx leave it: one val line per epoch, from 1."""
     user.write(f"logs/{study}/{name}/hparams.json", json.dumps(hparams, indent=4))
@@ -68,10 +69,8 @@ def write_documents_runs(user: UserFolder) -> None:
         ("run3", 0.02, "sgd", 99.0, 305),
         ("run4", 0.02, "adam", 99.1, 311),
     ):
-        accuracies = [acc - 9 + epoch for epoch in range(9)] + [acc]
-        write_run(
-            user, name, {"acc": accuracies}, epoch_s, lr=lr, solver=solver, logdir=f"/home/logs/{name}", epochs=10
-        )
+        metrics = {"acc": [*(acc - 9 + epoch for epoch in range(9)), acc]}
+        write_run(user, name, metrics, epoch_s, lr=lr, solver=solver, logdir=f"/home/logs/{name}", epochs=10)
 
 
 def first_column(text: str) -> list[str]:
@@ -87,10 +86,7 @@ class TestTheDocument:
         assert head.split() == ["solver", "acc", "epoch", "epoch_time"]
         assert head.startswith("      ")
         assert set(rule) == {"-", " "}
-        assert [row.split()[1:] for row in rows] == [
-            ["adam", "94.5", "3", "0:00"],
-            ["sgd", "94.0", "3", "0:00"],
-        ]
+        assert [row.split()[1:] for row in rows] == [["adam", "94.5", "3", "0:00"], ["sgd", "94.0", "3", "0:00"]]
 
     def test_ignored_fields_csv_and_other_places(self, user: UserFolder) -> None:
         write_documents_runs(user)
@@ -115,13 +111,9 @@ class TestTheDocument:
             write_run(user, name, {"acc": [1.0], "a_metric": [2.0], "loss": [3.0]}, lr=name[:3], solver=name[:5])
         assert "athletic-wallaby_2020.02.06_14.19 " in user.well("sumx", "sweep").out
         program = [sys.executable, "-m", "assay", "sumx", "sweep"]
-        shown = subprocess.run(
-            ["script", "-qec", "stty cols 60; " + shlex.join(program), "/dev/null"],
-            env=dict(os.environ),  # readline, which pytest loads, puts COLUMNS into the C library's own environment
-            capture_output=True,
-            text=True,
-            check=True,
-        )
+        words = ["script", "-qec", "stty cols 60; " + shlex.join(program), "/dev/null"]
+        env = dict(os.environ)  # readline, which pytest loads, puts COLUMNS into the C library's own environment
+        shown = subprocess.run(words, env=env, capture_output=True, text=True, check=True)
         lines = shown.stdout.splitlines()
         assert len(lines) == 4
         assert max(map(len, lines)) <= 60
@@ -269,11 +261,9 @@ class TestBadInput:
         for words, hint in wrong.items():
             assert hint in user.assay("sumx", *words, code=2).err
 
-    def test_nothing_to_table_yet(self, user: UserFolder) -> None:
-        write_run(user, "one", {"acc": []})
-        assert "logx.metric" in user.assay("sumx", "sweep", code=2).err
-
     def test_a_run_without_metrics_is_named_where_its_parameters_are_damaged(self, user: UserFolder) -> None:
+        write_run(user, "one", {"acc": []})
+        assert "logx.metric" in user.assay("sumx", "sweep", code=2).err, "nothing to table yet"
         user.write("logs/sweep/two/hparams.json", "{broken")
         assert "sweep/two/hparams.json: not JSON" in user.assay("sumx", "sweep").err
         write_run(user, "one", {"acc": [1.0]})
