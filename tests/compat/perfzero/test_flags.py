@@ -235,32 +235,21 @@ def test_flags_as_the_summary_keeps_them() -> None:
 # ---------------------------------------------------------------- values
 
 
-@pytest.mark.parametrize(
-    ("url", "name"),
-    [
-        ("https://example.org/tensorflow/models.git", "models"),
-        ("https://example.org/tensorflow/models/", "models"),
-        ("git@example.org:models.git", "models"),
-        ("/some/where/models.v2.git", "models.v2"),
-        ("/some/.hidden", ".hidden"),
-    ],
-)
-def test_the_folder_of_a_repository(url: str, name: str) -> None:
-    assert GitRepo(url).name == name
+def test_the_folder_of_a_repository() -> None:
+    names = {f"https://example.org/tensorflow/models{end}": "models" for end in (".git", "/")}
+    names |= {"git@h.org:models.git": "models", "/where/models.v2.git": "models.v2", "/some/.hidden": ".hidden"}
+    assert {url: GitRepo(url).name for url in names} == names
 
 
-@pytest.mark.parametrize(
-    ("text", "hidden"),
-    [
-        ("https://user:word@host/x", "https://***@host/x"),
-        ("--git_repos=https://token@host/x;main", "--git_repos=https://***@host/x;main"),
-        ("a https://one@h/x,https://two@h/y", "a https://***@h/x,https://***@h/y"),
-        ("git@host:team/x.git", "git@host:team/x.git"),
-        ("https://host/user@home", "https://host/user@home"),
-    ],
-)
-def test_what_is_secret_in_an_address_is_hidden(text: str, hidden: str) -> None:
-    assert values.hide_secrets(text) == hidden
+def test_what_is_secret_in_an_address_is_hidden() -> None:
+    texts = {
+        "https://user:word@host/x": "https://***@host/x",
+        "--git_repos=https://token@host/x;main": "--git_repos=https://***@host/x;main",
+        "a https://one@h/x,https://two@h/y": "a https://***@h/x,https://***@h/y",
+        "git@host:team/x.git": "git@host:team/x.git",
+        "https://host/user@home": "https://host/user@home",
+    }
+    assert {text: values.hide_secrets(text) for text in texts} == texts
 
 
 def report(succeeded: bool, problems: tuple[str, ...] = (), interrupted: str | None = None) -> PerfzeroReport:

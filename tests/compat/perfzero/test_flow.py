@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,6 +14,7 @@ from typing import Any
 import pytest
 from tests.bench_samples import write_module
 from tests.compat.perfzero.conftest import Warehouse
+from tests.compat.perfzero.test_site_packages import git
 from tests.compat.perfzero.test_summary import load_schema
 from tests.show.json_schema import problems
 
@@ -117,10 +117,6 @@ def make_lab(folder: Path, patch: pytest.MonkeyPatch) -> Lab:
 @pytest.fixture
 def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
     return make_lab(tmp_path, monkeypatch)
-
-
-def git(folder: Path, *arguments: str) -> str:
-    return subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def publish(folder: Path, files: dict[str, str]) -> str:

@@ -444,20 +444,13 @@ def test_a_farm_that_names_no_section_is_an_error_with_a_suggestion(project):
     assert "add a section `x:`" in project.farm_problems(INTRO, "FARM: x\n")
 
 
-@pytest.mark.parametrize(
-    ("name", "extra", "kind"),
-    [
-        ("myngc2", "NGC_LOGROOT: /n, WORKSPACE: w,", "ngc"),
-        ("draco-rno", "", "draco"),
-        ("cluster", "", "generic"),
-        ("cluster", "SUBMIT_TEMPLATE: 'qsub {script}',", "template"),
-    ],
-)
-def test_the_kind_of_a_farm(project, name, extra, kind):
-    study = project.load(INTRO, f"FARM: {name}\n{name}: {{ {extra} SUBMIT_CMD: submit_job }}\n")
-    farm = study.farms[name]
-    assert farm.kind == kind
-    assert farm.submit == ("qsub {script}" if kind == "template" else "submit_job")
+def test_the_kind_of_a_farm(project):
+    names = {"ngc": "myngc2", "draco": "draco-rno", "generic": "cluster", "template": "cluster"}
+    more = {"ngc": "NGC_LOGROOT: /n, WORKSPACE: w,", "template": "SUBMIT_TEMPLATE: 'qsub {script}',"}
+    for kind, name in names.items():
+        study = project.load(INTRO, f"FARM: {name}\n{name}: {{ {more.get(kind, '')} SUBMIT_CMD: submit_job }}\n")
+        farm = study.farms[name]
+        assert (farm.kind, farm.submit) == (kind, "qsub {script}" if kind == "template" else "submit_job")
 
 
 def test_a_farm_without_a_submit_command_is_refused_where_it_is_used(project):
