@@ -104,7 +104,9 @@ def test_a_checksum_is_known_by_its_length() -> None:
 
 
 def test_the_defaults() -> None:
-    job, bench = parse(), parse().bench
+    job = parse({"PERFZERO_B": "2", "PERFZERO_A": "1", "PERF": "no", "XPERFZERO_C": "no"})
+    assert job.env_vars == {"PERFZERO_A": "1", "PERFZERO_B": "2"}, "only variables with the prefix"
+    bench = job.bench
     assert [method.name for method in bench.methods] == ["m.C.f"]
     assert (bench.trials, bench.data_dir, job.workspace) == (1, "/data", "/here/workspace")
     assert (job.repos, job.downloads, bench.python_path, bench.profile, job.upload_methods) == ((), (), (), (), ())
@@ -185,11 +187,6 @@ def test_a_relative_interpreter_is_meant_from_here_and_a_plain_name_from_path(tm
     os.symlink(sys.executable, tmp_path / "bin" / "python")
     assert parse(python="bin/python").bench.python == str(tmp_path / "bin" / "python")
     assert parse(python="sh").bench.python == "sh"
-
-
-def test_only_variables_with_the_prefix_are_kept() -> None:
-    job = parse({"PERFZERO_B": "2", "PERFZERO_A": "1", "PERF": "no", "XPERFZERO_C": "no"})
-    assert job.env_vars == {"PERFZERO_A": "1", "PERFZERO_B": "2"}
 
 
 def test_commas_inside_brackets_belong_to_the_expression() -> None:

@@ -341,10 +341,9 @@ def lines_of(text: str) -> list[dict[str, float]]:
 
 
 def test_a_line_for_each_reading_with_the_share_between() -> None:
+    # a run of milliseconds has the kernel's counters
     text = render_process_info([], execution(peaks=Peaks(1000, 2000, 80.5, gpu_memory_bytes=7)))
-    assert lines_of(text) == [{"time": 0.02, "rss": 1000, "vms": 2000, "cpu_percent": 80.5, "gpu_memory": 7}], (
-        "a run of milliseconds has the kernel's figures"
-    )
+    assert lines_of(text) == [{"time": 0.02, "rss": 1000, "vms": 2000, "cpu_percent": 80.5, "gpu_memory": 7}]
     readings = [
         Reading(11.0, 2, 0.5, 100, 200, 100),
         Reading(12.0, 3, 2.5, 110, 210, 110),
@@ -358,13 +357,8 @@ def test_a_line_for_each_reading_with_the_share_between() -> None:
     gpu = GpuReading(5, 90.0, 1400, 60, 250.5)
     (line,) = lines_of(render_process_info([Reading(11.0, 1, 1.0, 1, 2, 1, gpu)], execution(started_at=None)))
     assert line["cpu_percent"] == 0.0
-    assert {key: value for key, value in line.items() if key.startswith("gpu")} == {
-        "gpu_memory": 5,
-        "gpu_percent": 90.0,
-        "gpu_clock_mhz": 1400,
-        "gpu_temperature_c": 60,
-        "gpu_power_w": 250.5,
-    }
+    known = {"gpu_memory": 5, "gpu_percent": 90.0, "gpu_clock_mhz": 1400, "gpu_temperature_c": 60, "gpu_power_w": 250.5}
+    assert {key: value for key, value in line.items() if key.startswith("gpu")} == known
 
 
 def test_perfzero_s_own_lines() -> None:
@@ -374,14 +368,8 @@ def test_perfzero_s_own_lines() -> None:
 
 
 def test_damaged_lines_are_counted_and_the_others_read() -> None:
-    damaged = [
-        '{"time": 1, "rss"',
-        "[]",
-        '{"rss": 1}',
-        '{"time": true, "rss": 1}',
-        '{"time": NaN, "rss": 1}',
-        '{"time": 1}',
-    ]
+    damaged = ['{"time": 1, "rss"', "[]", '{"rss": 1}', '{"time": true, "rss": 1}', '{"time": NaN, "rss": 1}']
+    damaged.append('{"time": 1}')
     info = parse_process_info([*damaged, OLD[0], '{"time": 2, "rss": "much", "other": 5}'])
     assert (info.lines, info.unreadable) == (2, 6)
     assert info.series["other"] == ([2.0], [5.0])

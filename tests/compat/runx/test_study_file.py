@@ -129,6 +129,9 @@ def test_the_documents_own_bigfarm_is_a_farm(project):
     assert (farm.kind, farm.submit) == ("generic", "submit_job")
     assert farm.resources == (("image", "mydocker-image-big:1.0"), ("gpu", 8), ("cpu", 64), ("mem", 450))
     assert project.load(INTRO, BIGFARM, farm="smallfarm").farm == "smallfarm", "the command line wins"
+    study = project.load(INTRO, "logroot: /old\nFARM: farm\nfarm: {SUBMIT_CMD: bash, RESOURCES: {}}\n")
+    assert (study.farm, study.root) == ("farm", "/old"), "a farm may be called farm"
+    assert (study.farms["farm"].submit, study.farms["farm"].resources) == ("bash", ())
 
 
 NGC = """
@@ -308,13 +311,6 @@ def test_a_value_listed_twice_is_two_runs(project):
     assert not plan.warnings, "a script may want any parameter"
 
 
-def test_other_farms(project):
-    study = project.load(INTRO, "logroot: /old\nFARM: farm\nfarm: {SUBMIT_CMD: bash, RESOURCES: {}}\n")
-    assert (study.farm, study.root) == ("farm", "/old"), "a farm may be called farm"
-    farm = study.farms["farm"]
-    assert (farm.kind, farm.submit, farm.resources) == ("generic", "bash", ())
-
-
 SCALARS = st.one_of(
     st.none(), st.booleans(), st.integers(), st.floats(), st.sampled_from(["None", "a b", "1e-4", "x.y", "", "no"])
 )
@@ -368,13 +364,6 @@ def test_nodes_and_partition_are_for_the_farm(project):
     assert [run.commands[0].text for run in plan.runs] == ["run --lr 1", "run --lr 1"]
     assert [dict(run.farm_resources) for run in plan.runs] == [{"nodes": n, "partition": "batch"} for n in (1, 2)]
     assert [dict(run.params) for run in plan.runs] == [{"lr": 1}] * 2
-
-
-def test_a_mistyped_magic_word_is_passed_on_with_a_warning(project):
-    text = "CMD: run\nHPARAMS: {RUNX.TAGS: x}\n"
-    assert project.commands(text) == ["run --RUNX.TAGS x"]
-    (warning,) = project.load(text).warnings
-    assert "RUNX.TAG" in (warning.hint or "")
 
 
 def test_logdir_is_the_run_directory_wherever_a_string_stands(project):
@@ -434,6 +423,9 @@ def test_without_a_farm_runs_are_local(project):
     for text in ("LOGROOT: /l\n", "LOGROOT: /l\nFARM: null\n", "FARM: None\n", "FARM: ''\n"):
         study = project.load(INTRO, text)
         assert (study.farm, study.farms) == (None, {})
+    study = project.load(INTRO, "SUBMIT_CMD: submit_job\nRESOURCES: {gpu: 1}\n")
+    assert study.farm is None
+    assert "nothing is submitted" in str(study.warnings[0])
 
 
 def test_a_farm_that_names_no_section_is_an_error_with_a_suggestion(project):
@@ -476,12 +468,6 @@ def test_a_farm_section_that_cannot_be_used_is_in_nobodys_way(project, section, 
     problems = project.farm_problems(INTRO, runx)
     assert problems.startswith(".runx:"), "it is refused where it is submitted to"
     assert "RESOURCES" not in section or f"{name}.RESOURCES: must be a mapping" in problems
-
-
-def test_a_submit_command_without_a_farm_is_said(project):
-    study = project.load(INTRO, "SUBMIT_CMD: submit_job\nRESOURCES: {gpu: 1}\n")
-    assert study.farm is None
-    assert "nothing is submitted" in str(study.warnings[0])
 
 
 # ---------------------------------------------------------------- code and PYTHONPATH
@@ -551,7 +537,11 @@ def test_taken_though_it_looks_like_what_is_refused(project):
         project.load(f"CMD: x\nHPARAMS:\n  lr: 1\n  RUNX.TAG: {tag}\n")
 
 
-def test_unknown_keys_are_ignored_with_a_word(project):
+def test_unknown_keys_are_ignored_and_a_mistyped_magic_word_is_passed_on_with_a_warning(project):
+    text = "CMD: run\nHPARAMS: {RUNX.TAGS: x}\n"
+    assert project.commands(text) == ["run --RUNX.TAGS x"]
+    (warning,) = project.load(text).warnings
+    assert "RUNX.TAG" in (warning.hint or "")
     study = project.load(f"NOTES: mine\nbase: &base {{lr: 1}}\nPYTHONPAHT: x\n{INTRO}", "LOGROOTS: /x\n")
     said = {warning.key: warning.hint for warning in study.warnings}
     assert said == {

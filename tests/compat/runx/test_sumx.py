@@ -100,11 +100,6 @@ class TestTheDocument:
         assert user.assay("sumx", "sweep").code == 2
         assert first_column(user.well("sumx", "sweep", "--logroot", "elsewhere", "-s", "acc").out)[0] == "run4"
 
-    def test_several_experiments_in_one_table(self, user: UserFolder) -> None:
-        write_run(user, "one", {"acc": [1.0]}, study="a", lr=1)
-        write_run(user, "two", {"acc": [2.0]}, study="b", lr=2)
-        assert first_column(user.well("sumx", "a", "b", "-s", "acc").out) == ["b/two", "a/one"]
-
     def test_on_a_narrow_terminal_long_names_give_way(self, user: UserFolder) -> None:
         """Only there: what is piped on keeps them."""
         for name in ("athletic-wallaby_2020.02.06_14.19", "industrious-chicken_2020.02.06_14.19"):
@@ -119,11 +114,13 @@ class TestTheDocument:
         assert max(map(len, lines)) <= 60
         assert "~" in lines[2]
 
-    def test_logroot_counts_before_our_own_root(self, user: UserFolder) -> None:
+    def test_logroot_counts_before_our_own_root_and_several_experiments_are_one_table(self, user: UserFolder) -> None:
+        write_run(user, "two", {"acc": [2.0]}, study="b")
         write_run(user, "right", {"acc": [1.0]})
         write_run(user, "wrong", {"acc": [1.0]})
         shutil.move(user.folder / "logs/sweep/wrong", user.folder / "runs/sweep/wrong")
         assert first_column(user.well("sumx", "sweep").out) == ["right"]
+        assert first_column(user.well("sumx", "sweep", "b", "-s", "acc").out) == ["b/two", "sweep/right"]
 
 
 class TestEpochs:
@@ -153,15 +150,13 @@ for epoch in (1, 2):
         for sort, order in asked.items():
             assert first_column(user.well("sumx", "sweep", "--sortwith", sort).out) == list(order), sort
 
-    def test_metrics_without_times(self, user: UserFolder) -> None:
+    def test_metrics_without_times_and_of_other_types(self, user: UserFolder) -> None:
         user.write("logs/sweep/a/hparams.json", "{}")
         user.write("logs/sweep/a/metrics.csv", "start,start/step,0\r\nval,acc,1,epoch,1\r\nval,acc,2,epoch,2\r\n")
         said = user.well("sumx", "sweep")
         assert said.lines[2].split() == ["a", "2", "2", "-"]
         assert "damaged" not in said.err
-
-    def test_tensors_are_read_and_what_is_no_number_is_named(self, user: UserFolder) -> None:
-        user.write("logs/sweep/a/hparams.json", "{}")
+        # tensors are read, and what is not a number is named
         cells = "acc,tensor(0.2000),loss,\"tensor(0.5000, device='cuda:0')\",name,big"
         user.write("logs/sweep/a/metrics.csv", f"start,start/step,0,timestamp,1\r\nval,{cells},epoch,1,timestamp,3\r\n")
         said = user.well("sumx", "sweep")
