@@ -214,10 +214,10 @@ def test_the_latest_log_by_time(tmp_path):
 
 
 def test_the_latest_log_by_attempt(tmp_path):
-    for name in ("test.log", "test.2.log", "test.10.log", "test.x.log", "atest.log", "test.log.bak"):
+    names = ["test.log", "test.2.log", "test.10.log"]
+    for name in (*names, "test.x.log", "atest.log", "test.log.bak"):
         (tmp_path / name).write_text("")
-    assert [latest_log("test", tmp_path, index).name for index in range(3)] == ["test.log", "test.2.log", "test.10.log"]
-    assert latest_log("test", tmp_path, 3) is None
+    assert [latest_log("test", tmp_path, index) for index in range(4)] == [*(tmp_path / name for name in names), None]
 
 
 # ---------------------------------------------------------------- table

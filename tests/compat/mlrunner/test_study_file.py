@@ -118,26 +118,17 @@ COMMANDS = {
     "a literal can be said": (one("'echo {{p}} [[p]] {p}'", "p: 1"), ["echo {p} [p] 1"]),
     "a dotted name is no place": (one("'echo {a.b} [a.b] {p}'", "p: 1"), ["echo {a.b} [a.b] 1"]),
     "line breaks become spaces": (LINES, ["cd x && python a.py 1"]),
-    "both forms in different commands": (
-        "template:\n  a: run {p}\n  b: run [p]\nresource: [0]\n---\np: 1\n",
-        ["run 1", "run --p 1"],
-    ),
+    "both forms": ("template:\n  a: run {p}\n  b: run [p]\nresource: [0]\n---\np: 1\n", ["run 1", "run --p 1"]),
     "a command that no document runs may lack values": (
         "template:\n  train: run {p}\n  test: run {ckpt}\nresource: [0]\n---\n_cmd: train\np: 1\n",
         ["run 1"],
     ),
-    "an empty choice of commands is all": (
-        "template: {a: x, b: y}\nresource: [0]\n---\n_cmd: []\n---\n_cmd: null\n",
-        ["x", "y"],
-    ),
+    "no choice is all": ("template: {a: x, b: y}\nresource: [0]\n---\n_cmd: []\n---\n_cmd: null\n", ["x", "y"]),
     "numbers may be cases": (
         one("run [x]", "size: [1, 2]", "alias: {size: {1: {x: 10}, 2: {x: 20}}}"),
         ["run --x 10", "run --x 20"],
     ),
-    "a file without documents is one run of the defaults": (
-        "template: {a: 'x {p}'}\nresource: [0]\ndefault: {p: 7}\n",
-        ["x 7"],
-    ),
+    "a file without documents": ("template: {a: 'x {p}'}\nresource: [0]\ndefault: {p: 7}\n", ["x 7"]),
 }
 
 
@@ -201,10 +192,7 @@ REFUSED = {
         "_cmd: there is no command 'trian'",
         "did you mean 'train'?",
     ),
-    "an empty list": (
-        one("x [p]", "p: []").replace("\n\n", "\n"),
-        "params.yaml:5:4 p: the list of values is empty",
-    ),
+    "an empty list": (one("x [p]", "p: []"), "params.yaml:6:4 p: the list of values is empty"),
     "an unknown key": (
         "template: {a: x}\nresource: [0]\ndefaults: {p: 1}\n",
         "defaults: unknown key",
@@ -267,9 +255,7 @@ p: 4
     assert [sweep.commands for sweep in study.sweeps] == [("train", "test"), ("avg",), None]
     assert project.commands(text, titles=["one"]) == ["t 1", "e 1", "t 2", "e 2", "a"]
     assert [run.name for run in project.plan(text).runs] == ["P_1", "P_2", "P_3", "P_4"]
-
-
-def test_documents_that_share_their_parameters_share_their_directory(project):
+    # documents that share their parameters share their directory
     text = "template: {train: 't {p}', test: 'e {p}'}\nresource: [0]\n---\n_cmd: train\np: 1\n---\n_cmd: test\np: 1\n"
     plan = project.plan(text)
     assert [(run.name, [command.name for command in run.commands]) for run in plan.runs] == [("P_1", ["train", "test"])]

@@ -68,11 +68,8 @@ class LabConsole(PerfzeroConsole):
 
     def __init__(self, lab: Lab) -> None:
         super().__init__(quiet=not lab.is_echoing)
-        self.message = lab.said.append  # type: ignore[method-assign]
-        self.detail = lab.details.append  # type: ignore[method-assign]
-        self.write = lab.shown.append  # type: ignore[method-assign]
-        self.warning = lab.warned.append  # type: ignore[method-assign]
-        self.error = lab.failed.append  # type: ignore[method-assign]
+        vars(self).update(message=lab.said.append, detail=lab.details.append, write=lab.shown.append)
+        vars(self).update(warning=lab.warned.append, error=lab.failed.append)
 
 
 class Lab:
@@ -86,16 +83,10 @@ class Lab:
         self.is_echoing = False
 
     def run(self, *methods: str, **flags: Any) -> PerfzeroReport:
-        given = {
-            "benchmark_methods": [",".join(methods)],
-            "root_data_dir": "data",
-            "foreign_limit": "1",  # the machine that tests run on is never quiet
-            "timeout": "60s",
-            **flags,
-        }
+        usual = {"root_data_dir": "data", "foreign_limit": "1", "timeout": "60s"}  # this machine is never quiet
+        given = {"benchmark_methods": [",".join(methods)], **usual, **flags}
         job = parse_flags(given, str(self.folder), {"PERFZERO_MODE": "test"})
-        console = LabConsole(self)
-        return run_perfzero(job, RunHooks(tick_s=0.05), console, "9.9", ("assay", "perfzero"))
+        return run_perfzero(job, RunHooks(tick_s=0.05), LabConsole(self), "9.9", ("assay", "perfzero"))
 
     def summaries(self, report: PerfzeroReport) -> list[dict[str, Any]]:
         folders = [Path(execution.output_dir) for execution in report.executions]

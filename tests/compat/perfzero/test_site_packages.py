@@ -247,8 +247,7 @@ def test_a_branch_of_one_s_own_is_left_where_it_is(lab: Lab) -> None:
     lab.check_out()
     git(lab.ours, "checkout", "-q", "-b", "mine")
     lab.publish("two")
-    found = lab.check_out()
-    assert (found.branch, found.commit) == ("mine", lab.first)
+    assert lab.check_out() == Package(str(lab.theirs), "mine", lab.first)
 
 
 def test_files_that_git_does_not_know_are_recorded_and_never_replaced(lab: Lab) -> None:

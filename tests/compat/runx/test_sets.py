@@ -122,13 +122,10 @@ def test_another_tag_is_another_set(tmp_path: Path) -> None:
     assert run_sets.RunxRules().name_runs(prepare(tmp_path, keeps_finished=True)).set_number == 2
 
 
-def test_other_dialects_have_no_sets(tmp_path: Path) -> None:
-    prepared = replace(prepare(tmp_path), set_number=None)
-    assert run_sets.pin(prepared) == prepared
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_the_tenth_set_comes_after_the_ninth(tmp_path: Path) -> None:
+    prepared = replace(prepare(tmp_path), set_number=None)
+    assert run_sets.pin(prepared) == prepared, "other dialects have no sets"
+    assert list(tmp_path.iterdir()) == []
     meta = tmp_path / "study" / ".assay"
     meta.mkdir(parents=True)
     for number in (1, 9, 10):
