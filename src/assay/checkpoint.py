@@ -18,10 +18,7 @@ from assay.script import build_number
 
 METRIC_KEY = "__metric"
 
-_NUMPY_NUMBER = frozenset(
-    {("numpy.core.multiarray", "scalar"), ("numpy._core.multiarray", "scalar"), ("numpy", "dtype")}
-)
-
+_NUMPY_NUMBER = {("numpy.core.multiarray", "scalar"), ("numpy._core.multiarray", "scalar"), ("numpy", "dtype")}
 # errors that reading a foreign or incomplete pickle may raise
 _DAMAGE = (pickle.UnpicklingError, EOFError, LookupError, ValueError, TypeError, AttributeError, ImportError)
 

@@ -15,6 +15,7 @@ Folders of mlrunner (`param`) and of Assay (`run.json`) are read alike; uploads 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -157,10 +158,8 @@ def find_outputs(output: str | os.PathLike[str], regex: str) -> list[Path]:
 
 def load_params(path: Path) -> dict[str, Any] | None:
     """Load the parameters of a run from mlrunner's `param` or our `run.json`; None if there is neither."""
-    try:
+    with contextlib.suppress(FileNotFoundError, IsADirectoryError):
         return _parse_param((path / layout.PARAM_FILE).read_text("utf-8"), path)
-    except (FileNotFoundError, IsADirectoryError):
-        pass
     try:
         fields = parse_json((path / layout.RUN_FILE).read_text("utf-8", "surrogateescape"))
         spec = fields.get("spec") or fields

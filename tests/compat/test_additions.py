@@ -15,11 +15,9 @@ from assay.compat.original_command import Parser
 from assay.compat.runx import command as runx
 from assay.record import run_directory
 
-RUNX_FLAGS = ("--exp_name", "--tag", "--no_cooldir", "--no_run", "--interactive", "--farm", "--config_file")
-MLRUNNER_FLAGS = (
-    *("--output", "--yaml", "--title", "--debug", "--dry-run", "--command", "--force", "--resource", "--sample"),
-    "--no-subdir",
-)
+RUNX_FLAGS = ["--exp_name", "--tag", "--no_cooldir", "--no_run", "--interactive", "--farm", "--config_file"]
+MLRUNNER_FLAGS = ["--output", "--yaml", "--title", "--debug", "--dry-run", "--command", "--force", "--resource"]
+MLRUNNER_FLAGS += ["--sample", "--no-subdir"]
 SWEEP = "CMD: bash train.sh\nHPARAMS: {lr: [0.1, 0.2], size: 3}\n"
 TASKS = """
 template: {train: 'echo [lr] [size] > {_output}/words', test: 'true'}
@@ -30,26 +28,23 @@ lr: [1, 2]
 """
 
 
-def abbreviations(flags: tuple[str, ...]) -> dict[str, str]:
+def abbreviations(flags: list[str]) -> dict[str, str]:
     """What the original takes for each flag: everything that begins no other one of its flags."""
     known = (*flags, "--help")
     starts = {(flag[:end], flag) for flag in flags for end in range(3, len(flag) + 1)}
-    return {
-        start: flag for start, flag in starts if start == flag or sum(each.startswith(start) for each in known) == 1
-    }
+    return {begin: flag for begin, flag in starts if begin == flag or sum(x.startswith(begin) for x in known) == 1}
 
 
 @pytest.mark.parametrize(
     ("build", "flags", "rest"),
     [(runx.build_parser, RUNX_FLAGS, ["e.yml"]), (mlrunner.build_parser, MLRUNNER_FLAGS, [])],
 )
-def test_no_addition_takes_a_name_of_the_original(build, flags: tuple[str, ...], rest: list[str]) -> None:
+def test_no_addition_takes_a_name_of_the_original(build, flags: list[str], rest: list[str]) -> None:
     for start, flag in abbreviations(flags).items():
         parser: Parser = build()
         action = parser._option_string_actions[flag]
-        before, after = (
-            vars(parser.parse_args([*rest, *words])) for words in ([], [start, *["1"] * (action.nargs != 0)])
-        )
+        before = vars(parser.parse_args(rest))
+        after = vars(parser.parse_args([*rest, start, *["1"] * (action.nargs != 0)]))
         assert {key for key in after if after[key] != before[key]} == {action.dest}, (start, flag)
 
 

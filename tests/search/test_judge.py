@@ -122,11 +122,8 @@ def test_patience_counts_the_steps_since_the_best_value() -> None:
 )
 def test_bounds(values: list[float], reason: str | None) -> None:
     assert judge(BOUNDS, values) == reason
-
-
-def test_bounds_that_leave_nan_alone() -> None:
     rule = StopRule("bounds", "acc", "max", min=0.1, finite=False)
-    assert judge(rule, [math.nan, 0.5]) is None
+    assert judge(rule, [math.nan, 0.5]) is None, "it leaves NaN alone"
     assert judge(rule, [0.05]) == "bounds: acc 0.05 below 0.1 at step 1"
 
 

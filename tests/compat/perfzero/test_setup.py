@@ -83,18 +83,14 @@ def test_every_flag_has_the_original_s_name_and_default_and_reaches_docker() -> 
     ]
 
 
-@pytest.mark.parametrize("url", ["gs://bucket/x/{}", "file:///x/{}", "https://host/x/{}?signature=secret#x"])
-def test_a_wheel_is_named_as_it_is_in_the_context(url: str) -> None:
-    arguments = build_arguments(f"--tensorflow_pip_spec={url.format(WHEEL)}")
-    assert arguments[:2] == [f"tensorflow_pip_spec={WHEEL}", f"local_tensorflow_pip_spec={WHEEL}"]
-    assert not [word for word in arguments if "secret" in word]
-
-
-@pytest.mark.parametrize("url", ["gs://bucket/x/", "https://host/tensorflow.whl", "file:///x/tensorflow-2.20.0.tar.gz"])
-def test_a_url_that_names_no_wheel(url: str) -> None:
-    with pytest.raises(UsageError, match="does not name a wheel") as caught:
-        understand(f"--tensorflow_pip_spec={url}")
-    assert ".whl" in (caught.value.hint or "")
+def test_a_wheel_is_named_as_it_is_in_the_context() -> None:
+    for url in (f"gs://bucket/x/{WHEEL}", f"file:///x/{WHEEL}", f"https://host/x/{WHEEL}?signature=secret#x"):
+        arguments = build_arguments(f"--tensorflow_pip_spec={url}")
+        assert arguments[:2] == [f"tensorflow_pip_spec={WHEEL}", f"local_tensorflow_pip_spec={WHEEL}"]
+        assert not [word for word in arguments if "secret" in word]
+    for url in ("gs://bucket/x/", "https://host/tensorflow.whl", "file:///x/tensorflow-2.20.0.tar.gz"):
+        with pytest.raises(UsageError, match=r"(?s)does not name a wheel.*\.whl"):
+            understand(f"--tensorflow_pip_spec={url}")
 
 
 # ---------------------------------------------------------------- TensorFlow 1

@@ -361,13 +361,10 @@ def test_a_line_for_each_reading_with_the_share_between() -> None:
     assert {key: value for key, value in line.items() if key.startswith("gpu")} == known
 
 
-def test_perfzero_s_own_lines() -> None:
+def test_perfzero_s_own_lines_are_read_and_damaged_ones_counted() -> None:
     info = parse_process_info([*OLD, "\n"])
     assert (info.lines, info.unreadable, list(info.series)) == (3, 0, ["rss", "vms", "cpu_percent"])
     assert info.series["cpu_percent"] == ([1550040323.9, 1550040325.0, 1550040326.1], [771.1, 12.0, 99.5])
-
-
-def test_damaged_lines_are_counted_and_the_others_read() -> None:
     damaged = ['{"time": 1, "rss"', "[]", '{"rss": 1}', '{"time": true, "rss": 1}', '{"time": NaN, "rss": 1}']
     damaged.append('{"time": 1}')
     info = parse_process_info([*damaged, OLD[0], '{"time": 2, "rss": "much", "other": 5}'])

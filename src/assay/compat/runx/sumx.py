@@ -32,7 +32,6 @@ from assay.values.table import Column, Table
 
 # sumx never shows these: they differ in every run
 HIDDEN = ("logdir", "command", "result_dir", "nbr_workers", "paths", "val_paths")
-_NAMELESS = ""
 _DIGITS = 5
 _FIRST_WIDTH = 6  # least width of the first column
 _EPOCH, _EPOCH_TIME = "epoch", "epoch_time"
@@ -130,7 +129,7 @@ def _build_table(
 ) -> Table:
     several = len({data.rows[i].study for i in order}) > 1
     names = [data.rows[i].key if several else data.rows[i].name for i in order]
-    columns: list[tuple[Column, Sequence[object]]] = [(Column(_NAMELESS, key="run"), names)]
+    columns: list[tuple[Column, Sequence[object]]] = [(Column("", key="run"), names)]
     differing = differing_params([params[i] for i in order], (*HIDDEN, *ignore))
     columns += [(Column(name, digits=None), [params[i].get(name) for i in order]) for name in differing]
     for name in _list_shown(data, ignore):

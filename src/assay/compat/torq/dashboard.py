@@ -204,9 +204,8 @@ def _build_run(result: CaseResult, name: str) -> dict[str, Any]:
     module, _, test = result.nodeid.partition("::")
     match = re.fullmatch(r"(.*?)\[(.*)\]", test, re.DOTALL)
     title, parameters = (match[1], match[2]) if match else (test, "")
-    log, profile = _name_files(result, name)
-    optional = {**result.facts, "failure_log_file": log, "profiling_file": profile}
-    known = {key: value for key, value in optional.items() if value}
+    files = dict(zip(("failure_log_file", "profiling_file"), _name_files(result, name), strict=True))
+    known = {key: value for key, value in {**result.facts, **files}.items() if value}
     return {"module": module, "name": title, "parameters": parameters, **known}
 
 
