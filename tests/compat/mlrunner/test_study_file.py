@@ -308,6 +308,12 @@ def test_an_alias_among_the_defaults_changes_no_command(project):
         project.plan(text.replace(", dec: 0", ""))
 
 
+def test_defaults_that_no_command_uses_are_orphans(project):
+    text = "template: {a: 'run [x]', b: 'test [y]'}\nresource: [0]\ndefault: {x: 1, y: 2, z: 3}\n"
+    plan = project.plan(f"{text}---\n_cmd: a\nx: [1, 2]\n---\n_cmd: b\ny: [5]\n")
+    assert [problem.key for problem in plan.warnings if isinstance(problem, UnusedParameter)] == ["z"]
+
+
 def test_every_problem_is_said_at_once(project):
     message = project.problems("template: {a: 'x {p} [p]'}\nresource: []\nalias: {q: 1}\n---\n_cmd: b\nz: []\n")
     assert len([line for line in message.splitlines() if line.startswith("params.yaml:")]) == 6

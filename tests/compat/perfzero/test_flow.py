@@ -129,6 +129,7 @@ def publish(folder: Path, files: dict[str, str]) -> str:
     [
         ({"data_downloads": ["file:///no/such/file"]}, "there is no file or folder", 2),
         ({"data_downloads": ["https://no-such-host.invalid/x;x"]}, "no-such-host", 4),
+        ({"data_downloads": [f"/etc/passwd;x;{'0' * 64}"]}, "is not what was expected", 2),
         ({"git_repos": ["/no/such/repository"]}, "cannot be cloned", 2),
         ({"gcloud_key_file_url": "https://no-such-host.invalid/key.json"}, "no-such-host", 4),
         ({"output_gcs_url": "file:///proc/nowhere"}, "/proc/nowhere", 2),

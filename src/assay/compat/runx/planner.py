@@ -68,6 +68,7 @@ class RunxPlanner(Planner):
         super().__init__(study, names)
         self._seen: Counter[str] = Counter()
         self._taken: dict[str, int] = {}  # name → the last number that was added to it
+        self._date = names.now.strftime(_DATE) if names else ""
 
     def plan_lazily(self, rows: Iterable[Row], warnings: Iterable[Problem], rules: SecretRules) -> Plan | None:
         """Return a plan that builds runs on access, or None if a command might not accept all their parameters."""
@@ -117,9 +118,8 @@ class RunxPlanner(Planner):
         if self.names is not None and not self.names.cooldir:
             return _take((_join(tag, self.study.name, cooldir=False),), self._taken)
         rng = self.names.rng if self.names else random.Random(draft.id or repr(draft.params))
-        date = self.names.now.strftime(_DATE) if self.names else ""
         draws = range(_DRAWS if len(self._taken) < _MANY else 1)
-        slugs = (f"{rng.choice(ADJECTIVES)}-{rng.choice(ANIMALS)}{date}" for _ in draws)
+        slugs = (f"{rng.choice(ADJECTIVES)}-{rng.choice(ANIMALS)}{self._date}" for _ in draws)
         return _take((_join(tag, slug, cooldir=True) for slug in slugs), self._taken)
 
 
