@@ -619,7 +619,8 @@ def read_original(path: Path) -> object:
 
     folder = str(path.parent)
     originals.load_submitted_params(folder)
-    return originals.load_hparams(folder, []), originals.load_mlrunner_run(folder), originals.load_mlrunner_stat(folder)
+    mlrunner = originals.load_mlrunner_params(folder), originals.load_mlrunner_stat(folder)
+    return originals.load_hparams(folder, []), mlrunner
 
 
 def read_artifact(path: Path) -> object:

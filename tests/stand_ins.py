@@ -75,10 +75,12 @@ def walk(folder: Path) -> list[str]:
 
 
 def build_call(capfd: pytest.CaptureFixture[str], *words: str) -> Cli:
-    """Return a function that calls `assay WORDS …` in this process."""
+    """Return a function that calls `assay WORDS …` in this process; `code` is what it has to return."""
 
-    def call(*arguments: str) -> Result:
+    def call(*arguments: str, code: int | None = None) -> Result:
         capfd.readouterr()
-        return Result(run([*words, *arguments]), *capfd.readouterr())
+        result = Result(run([*words, *arguments]), *capfd.readouterr())
+        assert code in (None, result.code), result.err
+        return result
 
     return call

@@ -121,19 +121,17 @@ class UserFolder:
 
     # ------------------------------------------------------------ the program
 
-    def assay(self, *arguments: str) -> Said:
-        """Call the program in this process, as `assay …` without the time to start Python."""
+    def assay(self, *arguments: str, code: int | None = None) -> Said:
+        """Call the program in this process, as `assay …` without the time to start Python; `code` is what it returns."""
         self.capture.readouterr()
-        code = run(arguments)
-        said = self.capture.readouterr()
+        said = Said(run(arguments), *self.capture.readouterr())
         assert "bug in Assay" not in said.err, said.err
         assert "Traceback (most" not in said.err, said.err
-        return Said(code, said.out, said.err)
+        assert code in (None, said.code), said.err
+        return said
 
     def well(self, *arguments: str) -> Said:
-        said = self.assay(*arguments)
-        assert said.code == 0, said.err
-        return said
+        return self.assay(*arguments, code=0)
 
     @contextmanager
     def beside(self, *arguments: str) -> Iterator[Program]:

@@ -18,10 +18,7 @@ from assay.script import build_number
 
 METRIC_KEY = "__metric"
 
-_NUMPY_NUMBER = frozenset(
-    {("numpy.core.multiarray", "scalar"), ("numpy._core.multiarray", "scalar"), ("numpy", "dtype")}
-)
-
+_NUMPY_NUMBER = {("numpy.core.multiarray", "scalar"), ("numpy._core.multiarray", "scalar"), ("numpy", "dtype")}
 # errors that reading a foreign or incomplete pickle may raise
 _DAMAGE = (pickle.UnpicklingError, EOFError, LookupError, ValueError, TypeError, AttributeError, ImportError)
 
@@ -48,22 +45,15 @@ def load_checkpoint(path: str, map_location: str | None = None) -> Any:
 
 def load_metric(path: str) -> float | None:
     """The metric that a checkpoint was saved with, or None when it cannot be read."""
-    number = _read_metric(path)
+    number = None
+    # without torch and without the tensors, which may have gigabytes
+    with contextlib.suppress(OSError, zipfile.BadZipFile, StopIteration, *_DAMAGE), zipfile.ZipFile(path) as archive:
+        name = next(name for name in archive.namelist() if name.endswith("/data.pkl"))
+        number = build_number(_MetricReader(io.BytesIO(archive.read(name))).load()[METRIC_KEY])
     if number is None:  # an old format, or the metric is a tensor
         with contextlib.suppress(UsageError, OSError, RuntimeError, *_DAMAGE):
             number = build_number(load_checkpoint(path, map_location="cpu")[METRIC_KEY])
     return None if number is None else float(number)
-
-
-def _read_metric(path: str) -> float | None:
-    """Read the metric without torch and without the tensors, which may have gigabytes; None if that fails."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            name = next(name for name in archive.namelist() if name.endswith("/data.pkl"))
-            content = _MetricReader(io.BytesIO(archive.read(name))).load()
-        return build_number(content[METRIC_KEY])
-    except (OSError, zipfile.BadZipFile, StopIteration, *_DAMAGE):
-        return None
 
 
 class _Inert:
@@ -72,23 +62,10 @@ class _Inert:
     def __new__(cls, *_args: object, **_kwargs: object) -> Self:
         return super().__new__(cls)
 
-    def __init__(self, *_args: object, **_kwargs: object) -> None:
-        pass
-
-    def __setstate__(self, _state: object) -> None:
-        pass
-
-    def __setitem__(self, _key: object, _value: object) -> None:
-        pass
-
-    def __call__(self, *_args: object, **_kwargs: object) -> _Inert:
+    def __call__(self, *_args: object, **_kwargs: object) -> Self:
         return self
 
-    def append(self, _value: object) -> None:
-        pass
-
-    def extend(self, _values: object) -> None:
-        pass
+    __setstate__ = __setitem__ = append = extend = __call__
 
 
 class _MetricReader(pickle.Unpickler):
@@ -96,7 +73,7 @@ class _MetricReader(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) == ("_codecs", "encode"):
-            return _encode  # bytes in the old protocol that torch uses
+            return lambda text, _encoding: text.encode("latin-1")  # bytes in the old protocol that torch uses
         return super().find_class(module, name) if (module, name) in _NUMPY_NUMBER else _Inert
 
     def persistent_load(self, _pid: object) -> Any:
@@ -120,7 +97,3 @@ def _import_torch(purpose: str) -> Any:
     except ImportError as error:
         raise MissingPackageError(f"logx: {purpose}", "torch") from error
     return torch
-
-
-def _encode(text: str, _encoding: str) -> bytes:
-    return text.encode("latin-1")

@@ -88,7 +88,14 @@ def do_convergence_test(
     try:
         report = (gather_file if do_gather else check_file)(options, RunHooks(console=Console(quiet=True)))
     except ConfigError as error:
-        raise _translate(error) from None
+        # the original's exception, by the first problem with a flag or section of `flags`, else by the others
+        kinds = [type(problem) for problem in error.problems]
+        first = next((kind for kind in kinds if kind in (MissingSection, MissingFlag)), None)
+        if first is MissingFlag:
+            raise MissingMandatoryFlagException(error.problems) from None
+        if first is MissingSection or MissingOption in kinds:
+            raise MissingConfigurationOptionException(error.problems) from None
+        raise
     if report.interrupted:
         raise KeyboardInterrupt
     if report.kind is not VerdictKind.PASS or any(test.exit_code for test in report.tests):
@@ -96,14 +103,3 @@ def do_convergence_test(
     for test in report.tests:
         for warning in test.warnings:
             Console().warning(f"{test.test}: {warning}")
-
-
-def _translate(error: ConfigError) -> ConfigError:
-    """Return the original's exception, by the first problem with a flag or section of `flags`, else by the others."""
-    kinds = [type(problem) for problem in error.problems]
-    first = next((kind for kind in kinds if kind in (MissingSection, MissingFlag)), None)
-    if first is MissingFlag:
-        return MissingMandatoryFlagException(error.problems)
-    if first is MissingSection or MissingOption in kinds:
-        return MissingConfigurationOptionException(error.problems)
-    return error

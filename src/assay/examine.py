@@ -15,6 +15,7 @@ Folders of mlrunner (`param`) and of Assay (`run.json`) are read alike; uploads 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -142,9 +143,8 @@ def find_outputs(output: str | os.PathLike[str], regex: str) -> list[Path]:
     """Return the folders sorted by name, without links to other ones of them, which would count twice."""
     folder = Path(output)
     if not folder.is_dir():
-        raise NotFoundError(
-            "folder", str(output), hint="name the folder that holds the runs' folders: exam(output=...)"
-        )
+        hint = "name the folder that holds the runs' folders: exam(output=...)"
+        raise NotFoundError("folder", str(output), hint=hint)
     try:
         pattern = re.compile(regex)
     except re.error as error:
@@ -158,10 +158,8 @@ def find_outputs(output: str | os.PathLike[str], regex: str) -> list[Path]:
 
 def load_params(path: Path) -> dict[str, Any] | None:
     """Load the parameters of a run from mlrunner's `param` or our `run.json`; None if there is neither."""
-    try:
+    with contextlib.suppress(FileNotFoundError, IsADirectoryError):
         return _parse_param((path / layout.PARAM_FILE).read_text("utf-8"), path)
-    except (FileNotFoundError, IsADirectoryError):
-        pass
     try:
         fields = parse_json((path / layout.RUN_FILE).read_text("utf-8", "surrogateescape"))
         spec = fields.get("spec") or fields

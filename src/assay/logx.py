@@ -35,9 +35,7 @@ VAL_PHASES = ("val", "validate", "validation", "test")
 
 _BEST = re.compile(r"best_checkpoint_ep([0-9]+)\.pth")
 _LAST = re.compile(r"last_checkpoint_ep([0-9]+)\.pth")
-_LOGROOT_LINE = re.compile(
-    r"^LOGROOT[ \t]*:[ \t]*(?P<quote>['\"]?)(?P<path>.+?)(?P=quote)\s*?(?:\s#.*)?$", re.MULTILINE
-)
+_LOGROOT_LINE = re.compile(r"(?m)^LOGROOT[ \t]*:[ \t]*(?P<quote>['\"]?)(?P<path>.+?)(?P=quote)\s*?(?:\s#.*)?$")
 _RESERVED_NAMES = ("step", "epoch", "time")
 
 
@@ -159,10 +157,11 @@ class LogX:
         if phase not in TRAIN_PHASES and phase not in VAL_PHASES:
             raise ValueError(f"logx.metric: phase {phase!r} is none of {', '.join((*TRAIN_PHASES, *VAL_PHASES))}")
         canonical = "train" if phase in TRAIN_PHASES else "val"
-        is_counted = epoch is None
         if epoch is None:
             epoch = self._epochs.get(canonical, 0)
-        self._epochs[canonical] = epoch + 1 if is_counted else epoch  # as in runx, no +1 for a given epoch
+            self._epochs[canonical] = epoch + 1
+        else:
+            self._epochs[canonical] = epoch  # as in runx, no +1 for a given epoch
         numbers = {name: script.build_number(value) for name, value in metrics.items()}
         if canonical == "val":
             row: list[object] = []
@@ -223,9 +222,8 @@ class LogX:
         if not self._best_is_known:
             self._best_metric, self._best_is_known = checkpoint.load_metric(self.best_ckpt_fn), True
             if self._best_metric is None:
-                script.say(
-                    f"logx cannot read the metric in {self.best_ckpt_fn}: it is kept, and the next model is the best"
-                )
+                problem = f"logx cannot read the metric in {self.best_ckpt_fn}"
+                script.say(f"{problem}: it is kept, and the next model is the best")
                 self.best_ckpt_fn = ""
         return self._best_metric
 
@@ -285,9 +283,8 @@ class LogX:
         """The state dict of a checkpoint, and everything else that was saved with it."""
         content = checkpoint.load_checkpoint(os.fspath(path))
         if not isinstance(content, Mapping) or "state_dict" not in content:
-            raise UsageError(
-                f"{path} holds no 'state_dict': load_model reads what save_model({{'state_dict': ...}}) wrote"
-            )
+            wanted = "load_model reads what save_model({'state_dict': ...}) wrote"
+            raise UsageError(f"{path} holds no 'state_dict': {wanted}")
         return content["state_dict"], {key: value for key, value in content.items() if key != "state_dict"}
 
 
@@ -372,23 +369,14 @@ def find_logdir(coolname: bool, *, quiet: bool = False) -> str:
 
 
 def load_logroot() -> str | None:
-    """Load LOGROOT from ./.runx, else from ~/.config/runx.yml. A relative path is relative to its file."""
+    """Load LOGROOT from ./.runx, else from ~/.config/runx.yml, without PyYAML, which a training script may not have.
+    A relative path is relative to its file."""
     for path in (".runx", os.path.expanduser("~/.config/runx.yml")):
-        try:
-            with open(path, encoding="utf-8") as file:
-                logroot = parse_logroot(file.read())
-        except (FileNotFoundError, IsADirectoryError):
-            continue
-        if logroot is None:
-            return None
-        return os.path.join(os.path.dirname(os.path.abspath(path)), os.path.expanduser(logroot))
+        with contextlib.suppress(FileNotFoundError, IsADirectoryError):
+            match = _LOGROOT_LINE.search(read_text(path))
+            base = os.path.dirname(os.path.abspath(path))
+            return os.path.join(base, os.path.expanduser(match["path"])) if match else None
     return None
-
-
-def parse_logroot(text: str) -> str | None:
-    """Parse the line with LOGROOT without PyYAML, which a training script may not have."""
-    match = _LOGROOT_LINE.search(text)
-    return match["path"] if match else None
 
 
 logx = LogX()

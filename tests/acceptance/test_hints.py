@@ -6,7 +6,6 @@ import os
 import re
 import shlex
 import signal
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,10 +32,6 @@ def hints(said: Said) -> list[str]:
     found = re.findall(r"^(?:next: |      )(assay .*)$", said.out + said.err, re.MULTILINE)
     assert found, said.err
     return found
-
-
-def paste(command: str) -> subprocess.CompletedProcess[str]:
-    return call_shell(command)
 
 
 def run_dirs(user: UserFolder) -> set[str]:
@@ -70,8 +65,7 @@ def check_all(user: UserFolder, commands: list[str], study: str, failing: int) -
 )
 def test_after_failures(user: UserFolder, flags: list[str]) -> None:
     user.write("f.yml", NATIVE)
-    said = user.assay("run", "f.yml", *flags)
-    assert said.code == 1
+    said = user.assay("run", "f.yml", *flags, code=1)
     assert str(user.folder) not in "\n".join(hints(said)), "paths are relative to this folder"
     named = dict(zip(flags[::2], flags[1::2], strict=True))
     study = f"{named.get('--root', 'runs')}/{named.get('--study', 'f')}"
@@ -105,17 +99,12 @@ def test_a_study_of_the_same_name_in_another_root(user: UserFolder) -> None:
 
 
 @pytest.mark.needs(compat=True)
-@pytest.mark.parametrize(
-    "flags", [["-i"], ["-i", "--exp_name", "mine"], ["-c", "my.runx", "--tag", "-t", "--no_cooldir"], ["-n"]]
-)
+@pytest.mark.parametrize("flags", [["-i"], ["-i", "--exp_name", "mine"], ["-c", "my.runx", "--tag=-t", "--no_cooldir"]])
 def test_runx_after_failures(user: UserFolder, flags: list[str]) -> None:
     user.write("sweep.yml", RUNX)
     user.write("my.runx", "LOGROOT: else\n")
-    if "-n" in flags:
-        assert user.well("runx", "sweep.yml", "-n").err == ""
-        return
-    said = user.assay("runx", "sweep.yml", *(flag if flag != "-t" else "--tag=-t" for flag in flags if flag != "--tag"))
-    assert said.code == 1
+    assert user.well("runx", "sweep.yml", "-n").err == ""
+    said = user.assay("runx", "sweep.yml", *flags, code=1)
     assert not any("--root" in hint for hint in hints(said))
     name = "mine" if "--exp_name" in flags else "sweep"
     check_all(user, hints(said), f"{'else' if '-c' in flags else 'runs'}/{name}", failing=2)
@@ -127,8 +116,7 @@ def test_runx_after_failures(user: UserFolder, flags: list[str]) -> None:
 )
 def test_mlrunner_after_failures(user: UserFolder, flags: list[str]) -> None:
     user.write("p.yaml" if "-y" in flags else "params.yaml", MLRUNNER.replace("---", "---\n_title: one"))
-    said = user.assay("mlrunner", *flags)
-    assert said.code == 1
+    said = user.assay("mlrunner", *flags, code=1)
     folder = "my out" if "-o" in flags else "output"
     check_all(user, hints(said), f"{folder}/.tasks" if "--no-subdir" in flags else folder, failing=2)
 
@@ -163,8 +151,7 @@ def test_a_missing_submit_command_is_an_error_at_once(user: UserFolder, program:
     user.write("sweep.yml", RUNX)
     user.write(".runx", f"LOGROOT: logs\nFARM: big\nbig: {{SUBMIT_CMD: '{program}'}}\n")
     for call in (["runx", "sweep.yml"], ["run", "sweep.yml"]):
-        said = user.assay(*call)
-        assert said.code == 2
+        said = user.assay(*call, code=2)
         assert said.out == "", "nothing was submitted, so no line is printed"
         assert ".runx:3:1 big: SUBMIT_CMD: the program" in said.err
     assert not (user.folder / "logs").exists()
@@ -176,9 +163,9 @@ def test_a_detached_study(user: UserFolder) -> None:
     with user.beside("run", "--detach", "--", "-x.yml") as program:
         out, _ = program.communicate(timeout=60)
     ls, stop = hints(Said(0, out, ""))
-    assert "running" in paste(ls).stdout
-    assert paste(stop).returncode == 0
-    assert "stopped" in paste(ls).stdout
+    assert "running" in call_shell(ls).stdout
+    assert call_shell(stop).returncode == 0
+    assert "stopped" in call_shell(ls).stdout
 
 
 def has_file(folder: Path, name: str) -> bool:
@@ -190,10 +177,8 @@ def has_file(folder: Path, name: str) -> bool:
 @pytest.mark.parametrize("call", [["run", "f.yml"], ["runx", "sweep.yml", "-i"], ["mlrunner", "-o", "my out"]])
 def test_an_interrupted_study_is_continued(user: UserFolder, call: list[str]) -> None:
     user.write("f.yml", NATIVE)
-    user.write(
-        "sweep.yml",
-        RUNX.replace("HPARAMS:", "CODE_IGNORE_PATTERNS: GO\nHPARAMS:").replace("train.py", f"{user.folder}/train.py"),
-    )
+    text = RUNX.replace("HPARAMS:", "CODE_IGNORE_PATTERNS: GO\nHPARAMS:")
+    user.write("sweep.yml", text.replace("train.py", f"{user.folder}/train.py"))
     user.write("params.yaml", MLRUNNER)
     user.write("train.py", f"# bash\n[ -e {user.folder}/GO ] || sleep 100\n")
     with user.beside(*call) as program:
@@ -206,7 +191,7 @@ def test_an_interrupted_study_is_continued(user: UserFolder, call: list[str]) ->
     (advice,) = re.findall(r"continue with: (assay .*)$", err, re.MULTILINE)
     before = run_dirs(user)
     (user.folder / "GO").touch()
-    done = paste(advice)
+    done = call_shell(advice)
     assert done.returncode == 0, done.stderr
     assert before <= run_dirs(user)
     assert len(run_dirs(user)) == 3, "it was continued, not started again elsewhere"

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from assay.compat.originals import (
     fill_logdir,
     find_newest_time,
     load_hparams,
-    load_mlrunner_run,
+    load_mlrunner_params,
     load_mlrunner_stat,
     write_hparams,
     write_mlrunner_param,
@@ -52,13 +53,13 @@ def test_hparams_of_the_original_and_others(tmp_path):
 
 def test_hparams_are_written_as_logx_writes_them(tmp_path):
     params = {"lr": 0.01, "solver": "sgd", "logdir": "LOGDIR/x", "deep": ["LOGDIR", {"a": "LOGDIR"}], "no": None}
-    assert write_hparams(str(tmp_path), params, logdir="/logs/run")
+    write_hparams(str(tmp_path), params, "/logs/run")
     text = (tmp_path / "hparams.json").read_text()
     expected = {**params, "logdir": "/logs/run/x", "deep": ["/logs/run", {"a": "/logs/run"}]}
     assert text == json.dumps(expected, indent=4)
     assert load_hparams(str(tmp_path)) == expected
-    assert not write_hparams(str(tmp_path), {"lr": 2}), "never over another"
-    assert load_hparams(str(tmp_path)) == expected
+    write_hparams(str(tmp_path), {"lr": 2}, "/logs/run")
+    assert load_hparams(str(tmp_path)) == expected, "never over another"
     others = {"a": 1, "b": None, "c": True, "d": 0.5}
     assert fill_logdir(others, "/x") == others
 
@@ -66,26 +67,24 @@ def test_hparams_are_written_as_logx_writes_them(tmp_path):
 # ---------------------------------------------------------------- mlrunner directories
 
 
-def test_a_finished_run_of_mlrunner():
-    run = load_mlrunner_run(str(OUTPUT / "Norm_new-Moment_0.1"))
-    assert run.param["_name"] == "Norm_new-Moment_0.1"
-    assert run.params == {"data": "iwslt14", "early-stop": False, "moment": 0.1, "norm": "new"}
-    assert run.stat == {"train": "finished", "test": "finished"}
+def read_run(folder: Path) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
+    problems: list[str] = []
+    return load_mlrunner_params(str(folder), problems), dict(load_mlrunner_stat(str(folder), problems)), problems
+
+
+def test_runs_of_mlrunner():
+    params, _, problems = read_run(OUTPUT / "Norm_new-Moment_0.1")
+    assert params == {"data": "iwslt14", "early-stop": False, "moment": 0.1, "norm": "new"}
+    assert problems == []
     assert find_newest_time(str(OUTPUT / "Norm_new-Moment_0.1")) == "20220317.101010"
-    assert run.problems == ()
-
-
-def test_half_done_runs_of_mlrunner():
-    stats = {folder.name: load_mlrunner_run(str(folder)).stat for folder in OUTPUT.iterdir() if folder.is_dir()}
-    assert stats == {
+    assert {folder.name: read_run(folder)[1] for folder in OUTPUT.iterdir() if folder.is_dir()} == {
         "Norm_new-Moment_0.1": {"train": "finished", "test": "finished"},
         "Norm_new-Moment_0.05": {"train": "finished", "test": "failed"},
         "Norm_batch-Moment_0.1": {"train": "running"},
         "Norm_batch-Moment_0.05": {"train": "finished", "test": "running"},
         "Norm_batch-EaStop_T": {},
     }
-    empty = load_mlrunner_run(str(OUTPUT / "Norm_batch-EaStop_T"))
-    assert (empty.params, empty.stat, empty.problems) == ({}, {}, ())
+    assert read_run(OUTPUT / "Norm_batch-EaStop_T") == ({}, {}, [])
 
 
 def test_logs_without_subdirectories_carry_the_name(tmp_path):
@@ -98,28 +97,20 @@ def test_logs_without_subdirectories_carry_the_name(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["train: [\n", "- a\n", "\x00"])
-def test_a_damaged_param_is_a_problem_and_no_traceback(tmp_path, text):
+def test_a_damaged_param_and_a_word_that_is_no_state_are_problems(tmp_path, text):
     (tmp_path / "param").write_text(text)
-    (tmp_path / "stat").write_text("train: finished\n")
-    run = load_mlrunner_run(str(tmp_path))
-    assert run.params == {}
-    assert run.stat == {"train": "finished"}
-    assert run.problems[0].startswith("param: ")
-
-
-def test_a_word_that_is_no_state_is_left_out_and_said(tmp_path):
     (tmp_path / "stat").write_text("train: done\ntest: failed\n")
-    run = load_mlrunner_run(str(tmp_path))
-    assert run.stat == {"test": "failed"}
-    assert run.problems == ("stat: train: 'done' is not a state",)
-    assert load_mlrunner_stat(str(tmp_path)) == {"test": "failed"}
+    params, stat, problems = read_run(tmp_path)
+    assert (params, stat) == ({}, {"test": "failed"})
+    assert problems[0].startswith("param: ")
+    assert problems[1:] == ["stat: train: 'done' is not a state"]
 
 
 def test_tuples_of_the_original_are_read_and_other_objects_not_built(tmp_path):
     (tmp_path / "param").write_text("shape: !!python/tuple\n- 1\n- 2\n")
-    assert load_mlrunner_run(str(tmp_path)).params == {"shape": [1, 2]}
+    assert read_run(tmp_path)[0] == {"shape": [1, 2]}
     (tmp_path / "param").write_text("x: !!python/object/apply:os.system ['false']\n")
-    assert "not YAML" in load_mlrunner_run(str(tmp_path)).problems[0]
+    assert "not YAML" in read_run(tmp_path)[2][0]
 
 
 # ---------------------------------------------------------------- writing param and stat
@@ -132,30 +123,28 @@ def write_param(folder: Path, name: str = "P_1", **more: object) -> None:
 
 def test_param_is_written_as_the_original_writes_it(tmp_path):
     sample = (OUTPUT / "Norm_new-Moment_0.1" / "param").read_text()
-    run = load_mlrunner_run(str(OUTPUT / "Norm_new-Moment_0.1"))
-    own = {key: run.param[f"_{key}"] for key in ("name", "output", "time", "scripts")}
-    write_mlrunner_param(str(tmp_path), **own, params=run.params)
+    own = {key: yaml.safe_load(sample)[f"_{key}"] for key in ("name", "output", "time", "scripts")}
+    write_mlrunner_param(str(tmp_path), **own, params=read_run(OUTPUT / "Norm_new-Moment_0.1")[0])
     assert (tmp_path / "param").read_text() == sample
 
 
 def test_a_second_start_keeps_the_scripts_of_other_commands(tmp_path):
     write_param(tmp_path, params={"p": 1, "old": True})
     write_param(tmp_path, scripts={"test": "check 1"}, time="20220317.000000", params={"p": 2})
-    run = load_mlrunner_run(str(tmp_path))
-    assert run.param["_scripts"] == {"train": "run 1", "test": "check 1"}
-    assert run.param["_time"] == "20220317.000000"
-    assert run.params == {"p": 2, "old": True}
+    param = yaml.safe_load((tmp_path / "param").read_text())
+    assert param["_scripts"] == {"train": "run 1", "test": "check 1"}
+    assert param["_time"] == "20220317.000000"
+    assert read_run(tmp_path)[0] == {"p": 2, "old": True}
     (tmp_path / "param").write_text("{")
     write_param(tmp_path)
-    assert load_mlrunner_run(str(tmp_path)).params == {"p": 1}, "a damaged one is written again"
+    assert read_run(tmp_path)[0] == {"p": 1}, "a damaged one is written again"
 
 
 def test_a_script_of_many_lines_and_letters_survives(tmp_path):
     script = "cd 'größe 数据' &&\n  python x.py: # {a} [b] > 'log' 2>&1" + " x" * 500
     write_param(tmp_path, scripts={"train": script}, params={"p": None, "q": [1, [2]], "r": "1e-4"})
-    run = load_mlrunner_run(str(tmp_path))
-    assert run.param["_scripts"] == {"train": script}
-    assert run.params == {"p": None, "q": [1, [2]], "r": "1e-4"}
+    assert yaml.safe_load((tmp_path / "param").read_text())["_scripts"] == {"train": script}
+    assert read_run(tmp_path)[0] == {"p": None, "q": [1, [2]], "r": "1e-4"}
 
 
 def test_stat_is_written_as_the_original_writes_it(tmp_path):

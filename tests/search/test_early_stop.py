@@ -12,7 +12,7 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
-from tests.study_processes import StudyProcesses, open_study_processes, until
+from tests.study_processes import StudyProcesses, until
 
 from assay.errors import InfrastructureError
 from assay.follow.attempts import RetryPolicy
@@ -173,12 +173,6 @@ def test_an_index_that_fails_ends_no_run(study: Study, monkeypatch: pytest.Monke
 
 
 # ---------------------------------------------------------------- with real runs
-
-
-@pytest.fixture
-def shop(tmp_path: Path) -> Iterator[StudyProcesses]:
-    with open_study_processes(tmp_path) as opened:
-        yield opened
 
 
 # `hold` lets a run wait until the file `go` is there

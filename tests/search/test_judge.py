@@ -33,11 +33,12 @@ def judge(rule: StopRule, values: list[float], others: list[list[float]] | None 
 
 
 def test_a_step_belongs_to_the_last_rung_that_begins_at_or_before_it() -> None:
-    assert [find_rung(ASHA, step) for step in (0.5, 1, 2, 3, 8, 9, 26, 27, 243, 728)] == [
-        *(None, 0, 0, 1, 1, 2, 2, 3, 5, 5)
-    ]
+    steps = {0.5: None, 1: 0, 2: 0, 3: 1, 8: 1, 9: 2, 26: 2, 27: 3, 243: 5, 728: 5}
+    assert {step: find_rung(ASHA, step) for step in steps} == steps
     assert [find_rung(MEDIAN, step) for step in (4, 5, 6.5, 9)] == [None, 0, 1, 4]
     listed = StopRule("asha", "loss", "min", at=(2, 10))
+    assert [name_rung(ASHA, rung) for rung in range(4)] == ["1", "3", "9", "27"]
+    assert (name_rung(MEDIAN, 3), name_rung(listed, 1)) == ("8", "10")
     assert [find_rung(listed, step) for step in (1, 2, 9, 10, 1e9)] == [None, 0, 0, 1, 1]
     assert [find_rung(StopRule("asha", "loss", "min", first=2, until=8), step) for step in (7, 8)] == [1, None]
 
@@ -50,7 +51,9 @@ def test_a_rung_begins_exactly_at_its_step(first: float, factor: float, rung: in
     assert find_rung(rule, math.nextafter(begin, 0)) == (rung - 1 if rung else None)
 
 
-def test_a_rung_in_which_nothing_was_recorded_has_no_value() -> None:
+def test_a_rung_in_which_nothing_was_recorded_has_no_value_and_points_without_steps_are_counted() -> None:
+    nan = math.nan
+    assert list(build_curve(ASHA, [nan, nan, nan], [3.0, 2.0, 1.0]).steps) == [1, 3]
     every_tenth = build_curve(ASHA, [10, 20, 30], [3.0, 2.0, 1.0])
     assert [every_tenth.value_at(rung) for rung in range(5)] == [None, None, 3.0, 1.0, None]
 
@@ -119,11 +122,8 @@ def test_patience_counts_the_steps_since_the_best_value() -> None:
 )
 def test_bounds(values: list[float], reason: str | None) -> None:
     assert judge(BOUNDS, values) == reason
-
-
-def test_bounds_that_leave_nan_alone() -> None:
     rule = StopRule("bounds", "acc", "max", min=0.1, finite=False)
-    assert judge(rule, [math.nan, 0.5]) is None
+    assert judge(rule, [math.nan, 0.5]) is None, "it leaves NaN alone"
     assert judge(rule, [0.05]) == "bounds: acc 0.05 below 0.1 at step 1"
 
 
@@ -167,14 +167,3 @@ def test_what_others_record_later_ends_no_run_that_has_passed(
     if judge_curve(rule, passed, [curve(rule, *other) for other in before]) is None:
         known = [curve(rule, *other) for other in (*before, *later)]
         assert judge_curve(rule, passed, known, since=len(passed.rungs)) is None
-
-
-def test_points_without_steps_are_counted() -> None:
-    nan = math.nan
-    assert list(build_curve(ASHA, [nan, nan, nan], [3.0, 2.0, 1.0]).steps) == [1, 3]
-
-
-def test_rungs_are_called_by_their_step() -> None:
-    assert [name_rung(ASHA, rung) for rung in range(4)] == ["1", "3", "9", "27"]
-    assert name_rung(MEDIAN, 3) == "8"
-    assert name_rung(StopRule("asha", "loss", "min", at=(4, 20)), 1) == "20"

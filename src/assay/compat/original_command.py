@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
+import time
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -102,17 +103,16 @@ def write_lines(lines: Iterable[str]) -> None:
         size = min(2 * size, _LINES_AT_ONCE)
 
 
-def write_report(report: Report, elapsed_s: float) -> None:
-    """Print a summary of the runs, and the last lines of logs of failed ones."""
+def conclude(report: Report, began: float, *, is_shown: bool) -> int:
+    """Print the problems, with `is_shown` after a summary of the runs and the last lines of logs of failed ones."""
     from assay.launch.api import render_report
     from assay.system.terminal import terminal_width, use_color
 
-    text = render_report(report, elapsed_s, color=use_color(sys.stderr), width=terminal_width(sys.stderr))
-    Console().write_message(text)
-
-
-def say_problems(report: Report) -> None:
+    if is_shown:
+        color, width = use_color(sys.stderr), terminal_width(sys.stderr)
+        Console().write_message(render_report(report, time.time() - began, color=color, width=width))
     if report.problem:
         Console().error(f"assay: {report.problem}")
     if report.interrupted:
         Console().error(f"interrupted by {report.interrupted}; continue with: {build_same_call()}")
+    return int(report.exit_code)

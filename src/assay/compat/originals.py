@@ -17,7 +17,7 @@ import os
 import re
 import shlex
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple, cast, get_args
+from typing import Any, Literal, cast, get_args
 
 from assay.config.source import parse_yaml_mapping
 from assay.record.importers.registry import Importer
@@ -68,13 +68,12 @@ def load_mlrunner_folder(folder: str) -> FolderRun | None:
     """Load a directory with files of mlrunner. `running` counts as stopped, since its process is gone."""
     if not os.path.exists(f"{folder}/{PARAM_FILE}"):
         return None
-    run = load_mlrunner_run(folder)
-    finished = frozenset(command for command, word in run.stat.items() if word == "finished")
-    if "failed" in run.stat.values():
-        state = State.FAILED
-    else:
-        state = State.DONE if run.stat and len(finished) == len(run.stat) else State.STOPPED
-    return FolderRun(run.params, state, finished, run.problems)
+    problems: list[str] = []
+    params, stat = load_mlrunner_params(folder, problems), load_mlrunner_stat(folder, problems)
+    finished = frozenset(command for command, word in stat.items() if word == "finished")
+    is_done = bool(stat) and len(finished) == len(stat)
+    state = State.FAILED if "failed" in stat.values() else State.DONE if is_done else State.STOPPED
+    return FolderRun(params, state, finished, tuple(problems))
 
 
 # ---------------------------------------------------------------- runx
@@ -84,17 +83,15 @@ def load_hparams(folder: str, problems: list[str] | None = None) -> dict[str, Va
     """Load hparams.json, or return {} if it is missing or unreadable, with the reason in `problems`."""
     problems = [] if problems is None else problems
     text = _load_text(folder, HPARAMS_FILE, problems)
-    if text is None:
-        return {}
     try:
-        found = json.loads(text)
+        found = {} if text is None else json.loads(text)
     except (ValueError, RecursionError) as error:
         problems.append(f"{HPARAMS_FILE}: not JSON ({error})")
         return {}
-    if isinstance(found, dict):
-        return found
-    problems.append(f"{HPARAMS_FILE}: a mapping was expected")
-    return {}
+    if not isinstance(found, dict):
+        problems.append(f"{HPARAMS_FILE}: a mapping was expected")
+        return {}
+    return found
 
 
 def load_submitted_params(folder: str) -> dict[str, Value]:
@@ -123,14 +120,11 @@ def _parse_word(word: str) -> int | float | str:
     return word
 
 
-def write_hparams(folder: str, params: Params, logdir: str | None = None) -> bool:
-    """Write hparams.json as logx does, with LOGDIR filled in, unless the file exists. Return whether it was written."""
-    filled = fill_logdir(dict(params), folder if logdir is None else logdir)
+def write_hparams(folder: str, params: Params, logdir: str) -> None:
+    """Write hparams.json as logx does, with LOGDIR filled in, unless the file exists."""
     path = os.path.join(folder, HPARAMS_FILE)
-    if os.path.exists(path):
-        return False
-    write_atomic(path, json.dumps(filled, indent=4, default=str, ensure_ascii=True))
-    return True
+    if not os.path.exists(path):
+        write_atomic(path, json.dumps(fill_logdir(dict(params), logdir), indent=4, default=str, ensure_ascii=True))
 
 
 def fill_logdir(value: Value, logdir: str) -> Value:
@@ -147,22 +141,10 @@ def fill_logdir(value: Value, logdir: str) -> Value:
 # ---------------------------------------------------------------- mlrunner
 
 
-class MlrunnerRun(NamedTuple):
-    """A run directory of mlrunner. `param` has all keys of that file; mlrunner's own keys begin with _."""
-
-    param: dict[Any, Value]
-    stat: dict[str, StatWord]
-    problems: tuple[str, ...]
-
-    @property
-    def params(self) -> dict[str, Value]:
-        return {str(key): value for key, value in self.param.items() if not str(key).startswith("_")}
-
-
-def load_mlrunner_run(folder: str) -> MlrunnerRun:
-    problems: list[str] = []
-    param = _load_yaml_mapping(folder, PARAM_FILE, problems)
-    return MlrunnerRun(param, load_mlrunner_stat(folder, problems), tuple(problems))
+def load_mlrunner_params(folder: str, problems: list[str] | None = None) -> dict[str, Value]:
+    """Load the parameters in `param`, without mlrunner's own keys, which begin with _."""
+    param = _load_yaml_mapping(folder, PARAM_FILE, [] if problems is None else problems)
+    return {str(key): value for key, value in param.items() if not str(key).startswith("_")}
 
 
 def load_mlrunner_stat(folder: str, problems: list[str] | None = None) -> dict[str, StatWord]:

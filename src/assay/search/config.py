@@ -71,16 +71,12 @@ class _SearchReader(Fields):
         if sampler == "cmaes" and len(objectives) > 1:
             position = entries["sampler"].position
             self.problems.add("cmaes takes one metric", "search.sampler", position, "use tpe, random or qmc")
-        if sampler == "grid":
-            self._refuse_endless(sweeps)
-        return Search(cast("Sampler", sampler), objectives, trials, seed, cast("At", at), node.position)
-
-    def _refuse_endless(self, sweeps: tuple[Sweep, ...]) -> None:
         axes = {name: axis for sweep in sweeps for name, axis in sweep.axes.items() if isinstance(axis, Random)}
-        for name, axis in axes.items():
+        for name, axis in axes.items() if sampler == "grid" else ():
             if axis.kind in ("uniform", "log_uniform"):
                 hint = "list its values, or choose another sampler"
                 self.problems.add("a grid needs listed values, not a continuous range", name, axis.position, hint)
+        return Search(cast("Sampler", sampler), objectives, trials, seed, cast("At", at), node.position)
 
     def _objectives(self, node: Node, entries: Mapping[str, Item]) -> tuple[Objective, ...]:
         """Parse `metric: loss, direction: min`, lists of both, or `metrics: [{metric: loss, direction: min}]`."""
@@ -95,13 +91,13 @@ class _SearchReader(Fields):
         else:
             self.problems.add("says no metric", "search", node.position, _OBJECTIVE)
             return ()
-        objectives = [each for each in found if each is not None]
+        objectives = tuple(each for each in found if each is not None)
         names = [each.metric for each in objectives]
         if not names and not self.problems.found:
             self.problems.add("names no metric", "search", node.position, _OBJECTIVE)
         if len(set(names)) < len(names):
             self.problems.add("a metric is listed twice", "search", node.position)
-        return tuple(objectives)
+        return objectives
 
     def _paired_objectives(self, entries: Mapping[str, Item]) -> list[Objective | None]:
         metric = entries["metric"]
@@ -186,7 +182,12 @@ class _StopReader(Fields):
             return {"first": _FIRST[kind]}
         node, key = entries["at"].node, join_key(key, "at")
         if node.kind == "sequence":
-            return self._steps(node, key)
+            elements = self.elements(node, key, "a list of steps")
+            steps = [self.number(each, f"{key}[{index}]") for index, each in enumerate(elements)]
+            known = [step for step in steps if step is not None]
+            if any(low >= high for low, high in pairwise(known)) or any(not 0 <= step < math.inf for step in known):
+                self.problems.add("the steps must rise", key, node.position, "as in [1, 3, 9, 27]")
+            return {"at": tuple(known)}
         if node.kind != "mapping":
             hint = "a list of steps, as in [1, 3, 9, 27], or " + _EXAMPLES[kind]
             self.refuse(node, key, "a mapping or a list", hint)
@@ -200,14 +201,6 @@ class _StopReader(Fields):
             found["every"] = self._above(own, "every", key, 0, 1)
         runs = self.child(own, "runs", key, partial(self.integer, minimum=1), None)
         return {**found, **({} if runs is None else {"runs": runs})}
-
-    def _steps(self, node: Node, key: str) -> dict[str, Any]:
-        elements = self.elements(node, key, "a list of steps")
-        steps = [self.number(each, f"{key}[{index}]") for index, each in enumerate(elements)]
-        known = [step for step in steps if step is not None]
-        if any(low >= high for low, high in pairwise(known)) or any(not 0 <= step < math.inf for step in known):
-            self.problems.add("the steps must rise", key, node.position, "as in [1, 3, 9, 27]")
-        return {"at": tuple(known)}
 
     def _above(self, entries: Mapping[str, Item], name: str, key: str, least: float, default: Any) -> Any:
         """Return a finite number above `least`."""

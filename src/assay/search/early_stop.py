@@ -100,7 +100,13 @@ class EarlyStop:
         """Load points of runs that have more points, or others, than are known here; our own runs come first."""
         began = self._clock()
         if began >= self._next_look:
-            self._find_stale(own)
+            table = self._index.load_table([self._location.name], self._metrics)
+            compared = {rule.metric for rule in self._rules if rule.rule in COMPARING}
+            for metric, columns in table.metrics.items():
+                for row, count in zip(table.rows, columns.count, strict=True):
+                    is_wanted = (metric in compared or row.key in own) and not row.is_foreign  # an upload ends no run
+                    if is_wanted and count != self._counts.get((row.key, metric), 0):
+                        self._stale.add((row.key, metric))
             self._next_look = began + max(LOOK_S, _LOOK_SHARE * (self._clock() - began))
         for key, metric in sorted(self._stale, key=lambda pair: pair[0] not in own):
             if key not in own and self._clock() - began > _LOAD_S:
@@ -112,16 +118,6 @@ class EarlyStop:
                     curves[key] = build_curve(rule, series.steps, series.values)
             self._counts[key, metric] = len(series.values)
         self._is_ready = True
-
-    def _find_stale(self, own: Collection[str]) -> None:
-        table = self._index.load_table([self._location.name], self._metrics)
-        compared = {rule.metric for rule in self._rules if rule.rule in COMPARING}
-        for metric, columns in table.metrics.items():
-            for row, count in zip(table.rows, columns.count, strict=True):
-                if row.is_foreign:  # an upload does not end other runs
-                    continue
-                if count != self._counts.get((row.key, metric), 0) and (metric in compared or row.key in own):
-                    self._stale.add((row.key, metric))
 
     def _judge(self, entry: Entry) -> Ending | None:
         key, attempt = self._location.key(entry.dir), entry.attempt
@@ -160,15 +156,12 @@ class EarlyStop:
             names = self._index.load_metric_names([self._location.name])
         except (AssayError, OSError):
             return []
-        return [_describe_missing(metric, names) for metric in self._metrics if metric not in names]
-
-
-def _describe_missing(metric: str, names: Sequence[str]) -> str:
-    if not names:
-        return f"stop: no run has reported {metric}, nor any other metric"
-    shown = ", ".join(names[:_MOST_NAMES]) + (", …" if len(names) > _MOST_NAMES else "")
-    hint = did_you_mean(metric, names)
-    return f"stop: no run has reported {metric}; the runs report: {shown}{f' ({hint})' if hint else ''}"
+        missing = [metric for metric in self._metrics if metric not in names]
+        if not names:
+            return [f"stop: no run has reported {metric}, nor any other metric" for metric in missing]
+        shown = ", ".join(names[:_MOST_NAMES]) + (", …" if len(names) > _MOST_NAMES else "")
+        hints = {metric: f" ({hint})" if (hint := did_you_mean(metric, names)) else "" for metric in missing}
+        return [f"stop: no run has reported {metric}; the runs report: {shown}{hints[metric]}" for metric in missing]
 
 
 class StopStep(RunStep):

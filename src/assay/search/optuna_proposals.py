@@ -47,16 +47,8 @@ class Dimension:
         """The number of values; None if it is continuous."""
         if self.axis is None:
             return len(self.rows)
-        if self.axis.kind in ("uniform", "log_uniform"):
-            return None
-        return int(self.axis.high) - int(self.axis.low) + 1
-
-    def pick(self, index: int) -> float:
-        """Return the position with this number."""
-        return index if self.axis is None else int(self.axis.low) + index
-
-    def values(self, position: float) -> tuple[Value, ...]:
-        return self.rows[int(position)] if self.axis is None else (position,)
+        is_continuous = self.axis.kind in ("uniform", "log_uniform")
+        return None if is_continuous else int(self.axis.high) - int(self.axis.low) + 1
 
     def locate(self, values: tuple[Value, ...]) -> float | None:
         if self.axis is None:
@@ -104,23 +96,21 @@ class Space:
         branch = self.branches[point.sweep]
         found = dict(branch.fixed)
         for dimension, position in zip(branch.dimensions, point.positions, strict=True):
-            found.update(zip(dimension.names, dimension.values(position), strict=True))
+            values = dimension.rows[int(position)] if dimension.axis is None else (position,)
+            found.update(zip(dimension.names, values, strict=True))
         return {name: found[name] for name in branch.names}
 
     def locate(self, params: Params, sweep: int = 0) -> SpacePoint | None:
         """Return the point of a run with these parameters, or None if it is outside. `sweep` is tried first."""
-        order = sorted(range(len(self.branches)), key=lambda index: index != sweep)
-        found = (self._locate(params, index) for index in order)
-        return next((point for point in found if point is not None), None)
-
-    def _locate(self, params: Params, sweep: int) -> SpacePoint | None:
-        branch = self.branches[sweep]
-        if set(params) != set(branch.names):
-            return None
-        if canonical({name: params[name] for name in branch.shown}) != canonical(branch.shown):
-            return None
-        positions = [each.locate(tuple(params[name] for name in each.names)) for each in branch.dimensions]
-        return SpacePoint(sweep, tuple(p for p in positions if p is not None)) if None not in positions else None
+        for index in sorted(range(len(self.branches)), key=lambda index: index != sweep):
+            branch = self.branches[index]
+            if set(params) != set(branch.names):
+                continue
+            positions = [each.locate(tuple(params[name] for name in each.names)) for each in branch.dimensions]
+            is_fixed = canonical({name: params[name] for name in branch.shown}) == canonical(branch.shown)
+            if is_fixed and None not in positions:
+                return SpacePoint(index, tuple(position for position in positions if position is not None))
+        return None
 
     def order(self, seed: int) -> Iterator[SpacePoint]:
         """Yield every combination once, in random order. The space must be finite."""
@@ -131,29 +121,23 @@ class Space:
             rest, positions = number - starts[sweep], []
             for dimension in reversed(self.branches[sweep].dimensions):
                 rest, index = divmod(rest, dimension.count or 1)
-                positions.append(dimension.pick(index))
+                positions.append(index if dimension.axis is None else int(dimension.axis.low) + index)
             yield SpacePoint(sweep, tuple(reversed(positions)))
 
     def describe(self) -> list[dict[str, Any]]:
         """Return each sweep's parameters as JSON, to compare them between two calls. Secrets are hidden."""
-        return [
-            {
-                **branch.shown,
-                **{
-                    ", ".join(each.names): (
-                        {each.axis.kind: [each.axis.low, each.axis.high]}
-                        if each.axis
-                        else [row[0] if len(row) == 1 else list(row) for row in self._hide(each)]
-                    )
-                    for each in branch.dimensions
-                },
-            }
-            for branch in self.branches
-        ]
-
-    def _hide(self, dimension: Dimension) -> list[tuple[Value, ...]]:
-        rows = (dict(zip(dimension.names, row, strict=True)) for row in dimension.rows)
-        return [tuple(hide_params(row, self._rules).values()) for row in rows]
+        found = []
+        for branch in self.branches:
+            facts: dict[str, Any] = dict(branch.shown)
+            for each in branch.dimensions:
+                named = (dict(zip(each.names, row, strict=True)) for row in each.rows)
+                rows = [list(hide_params(row, self._rules).values()) for row in named]
+                listed = [row[0] if len(row) == 1 else row for row in rows]
+                facts[", ".join(each.names)] = (
+                    {each.axis.kind: [each.axis.low, each.axis.high]} if each.axis else listed
+                )
+            found.append(facts)
+        return found
 
 
 def _build_branch(sweep: Sweep, rules: SecretRules) -> _Branch:
@@ -349,10 +333,11 @@ class _Study:
         for dimension, (key, kind) in zip(
             self._space.branches[sweep].dimensions, self._distributions[sweep].items(), strict=True
         ):
-            position = _from_optuna(dimension, _suggest(self._optuna, asked, key, kind))
-            positions.append(position)
+            value = _suggest(self._optuna, asked, key, kind)
             if dimension.axis is not None:  # rounded: the sampler gets the value that the run gets
-                self._storage.set_trial_param(trial_id, key, kind.to_internal_repr(position), kind)
+                value = round_drawn(dimension.axis, value)
+                self._storage.set_trial_param(trial_id, key, kind.to_internal_repr(value), kind)
+            positions.append(dimension.rows.index((value,)) if dimension.is_ordered else value)
         point, kept = SpacePoint(sweep, tuple(positions)), self._find_kept(trial_id)
         self._trials.append(SearchTrial(number, point, kept=kept))
         return point, kept
@@ -382,7 +367,7 @@ class _Study:
         sweep = trial.point.sweep
         dimensions = self._space.branches[sweep].dimensions
         params = {
-            each.key: _to_optuna(each, position)
+            each.key: each.rows[int(position)][0] if each.is_ordered else position
             for each, position in zip(dimensions, trial.point.positions, strict=True)
         }
         state, values = self._translate(trial)
@@ -416,9 +401,9 @@ def _build_sampler(optuna: Any, search: Search, seed: int) -> Any:
     samplers = optuna.samplers
     if search.sampler == "tpe":
         return samplers.TPESampler(seed=seed, constant_liar=True)
-    if search.sampler == "random":
-        return samplers.RandomSampler(seed=seed)
     independent = samplers.RandomSampler(seed=seed)
+    if search.sampler == "random":
+        return independent
     if search.sampler == "cmaes":
         return samplers.CmaEsSampler(seed=seed, independent_sampler=independent, warn_independent_sampling=False)
     return samplers.QMCSampler(
@@ -449,18 +434,6 @@ def _suggest(optuna: Any, asked: Any, key: str, kind: Any) -> Any:
     return asked.suggest_float(key, kind.low, kind.high, log=kind.log)
 
 
-def _to_optuna(dimension: Dimension, position: float) -> Any:
-    if dimension.axis is None and dimension.is_ordered:
-        return dimension.rows[int(position)][0]
-    return position
-
-
-def _from_optuna(dimension: Dimension, value: Any) -> float:
-    if dimension.axis is not None:
-        return round_drawn(dimension.axis, value)
-    return dimension.rows.index((value,)) if dimension.is_ordered else int(value)
-
-
 # ---------------------------------------------------------------- importance
 
 
@@ -481,31 +454,21 @@ def compute_importance(
         study = optuna.create_study(storage=optuna.storages.InMemoryStorage(), direction=f"{direction}imize")
         for each, value in zip(params, values, strict=True):
             own = {name: kind for name, kind in varying.items() if name in each}
-            study.add_trial(
-                optuna.trial.create_trial(
-                    value=value,
-                    params={name: kind.convert(each[name]) for name, kind in own.items()},
-                    distributions={name: kind.distribution for name, kind in own.items()},
-                )
-            )
+            internal = {
+                name: choices.index(canonical(each[name])) if choices else float(each[name])
+                for name, (_, choices) in own.items()
+            }
+            distributions = {name: distribution for name, (distribution, _) in own.items()}
+            study.add_trial(optuna.trial.create_trial(value=value, params=internal, distributions=distributions))
         found: Mapping[str, float] = optuna.importance.get_param_importances(study)
     return dict(sorted(found.items(), key=lambda pair: -pair[1]))
-
-
-@dataclass(frozen=True, slots=True)
-class _Kind:
-    distribution: Any
-    choices: tuple[str, ...] = ()
-
-    def convert(self, value: Value) -> float:
-        return self.choices.index(canonical(value)) if self.choices else float(value)
 
 
 _LARGEST = 1e300  # a whole number above it may be too large for a float
 
 
-def _guess_kind(optuna: Any, values: Sequence[Value]) -> _Kind | None:
-    """Return the kind of these values for Optuna, or None if they do not vary."""
+def _guess_kind(optuna: Any, values: Sequence[Value]) -> tuple[Any, tuple[str, ...]] | None:
+    """Return Optuna's distribution of these values, and the choices unless they are numbers; None if they are equal."""
     choices = tuple(dict.fromkeys(map(canonical, values)))
     if len(choices) < 2:
         return None
@@ -513,7 +476,7 @@ def _guess_kind(optuna: Any, values: Sequence[Value]) -> _Kind | None:
         isinstance(each, int | float) and not isinstance(each, bool) and abs(each) < _LARGEST for each in values
     )
     if not is_numeric or len(choices) == 2:
-        return _Kind(optuna.distributions.CategoricalDistribution(range(len(choices))), choices)
+        return optuna.distributions.CategoricalDistribution(range(len(choices))), choices
     low, high = float(min(values)), float(max(values))
     is_log = low > 0 and high / low >= 100  # such a range is hardly ever meant to be linear
-    return _Kind(optuna.distributions.FloatDistribution(low, high, log=is_log))
+    return optuna.distributions.FloatDistribution(low, high, log=is_log), ()

@@ -60,21 +60,19 @@ def prepare_search(prepared: Prepared, search: Search) -> Prepared:
     check_optuna(search)
     commands = {template.name: _hash(template) for template in study.commands}
     described = tuple(space.describe())
-    wanted = SearchFile(search.sampler, search.objectives, search.seed, search.at, described, commands, first=0)
-    known = load_search(prepared.location.dir)
-    if known is not None and asked is None:
-        _refuse_changes(prepared, _find_changes(known, wanted))
     taken = _find_numbers(prepared.location.dir)
-    first = 0 if known is None else known.first
-    wanted = replace(wanted, first=max(taken, default=-1) + 1 if asked == "new" else first)
+    known = load_search(prepared.location.dir)
+    first = max(taken, default=-1) + 1 if asked == "new" else known.first if known is not None else 0
+    wanted = SearchFile(search.sampler, search.objectives, search.seed, search.at, described, commands, first)
+    if known is not None and asked is None:
+        _refuse_changes(prepared, known, wanted)
     samples, warnings = _build_samples(prepared, space)
     warnings = (*warnings, *_find_seeds(study, space), *_find_other_runs(prepared))
     prepared = replace(prepared, search=wanted, samples=samples)
     found = [_load_trial(prepared, space, number) for number in sorted(taken) if number >= wanted.first]
     outside = [each.name for each in found if isinstance(each, _Outside)]
     if outside and asked == "continue":
-        named = ", ".join(outside[:_NAMED]) + (" …" if len(outside) > _NAMED else "")
-        message = f"{render_count(len(outside), 'earlier trial')} outside of the space, not counted: {named}"
+        message = f"{render_count(len(outside), 'earlier trial')} outside of the space, not counted: {_name(outside)}"
         warnings = (*warnings, Problem(message))
     runs = tuple(each[0] for each in found if not isinstance(each, _Outside))
     return replace(prepared, plan=Plan(study, runs, (), warnings, is_hidden=True))
@@ -105,7 +103,8 @@ def _refuse_nothing(prepared: Prepared, search: Search) -> NoReturn:
     raise ConfigError([Problem(message, "search", search.position, hint)])
 
 
-def _refuse_changes(prepared: Prepared, changes: Sequence[str]) -> None:
+def _refuse_changes(prepared: Prepared, known: SearchFile, new: SearchFile) -> None:
+    changes = list(_find_changes(known, new))
     if not changes:
         return
     again = prepared.options.again
@@ -119,17 +118,13 @@ def _refuse_changes(prepared: Prepared, changes: Sequence[str]) -> None:
     )
 
 
-def _find_changes(known: SearchFile, new: SearchFile) -> list[str]:
-    """List the differences, a line each; the number of the first trial may differ."""
-    facts = [(_list_facts(known), _list_facts(new))]
-    facts += [
-        (_name_params(index, len(known.space), old), _name_params(index, len(known.space), other))
-        for index, (old, other) in enumerate(zip(known.space, new.space, strict=False))
-    ]
-    lines = [line for old, other in facts for line in _compare_facts(old, other)]
+def _find_changes(known: SearchFile, new: SearchFile) -> Iterator[str]:
+    """Yield the differences, a line each; the number of the first trial may differ."""
+    yield from _compare_facts(_list_facts(known), _list_facts(new))
+    for index, (old, other) in enumerate(zip(known.space, new.space, strict=False)):
+        yield from _compare_facts(old, other, f"sweep[{index}]." if len(known.space) > 1 else "")
     if len(known.space) != len(new.space):
-        lines.append(f"sweep: {len(known.space)} items → {len(new.space)}")
-    return lines
+        yield f"sweep: {len(known.space)} items → {len(new.space)}"
 
 
 def _list_facts(file: SearchFile) -> dict[str, Any]:
@@ -139,23 +134,16 @@ def _list_facts(file: SearchFile) -> dict[str, Any]:
     return {"sampler": file.sampler, "metric": metrics, **directions, "seed": file.seed, "at": file.at, **commands}
 
 
-def _name_params(index: int, count: int, params: Mapping[str, Any]) -> dict[str, Any]:
-    return {f"sweep[{index}].{name}" if count > 1 else name: value for name, value in params.items()}
-
-
-def _compare_facts(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
+def _compare_facts(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
     for name in dict.fromkeys((*old, *new)):
+        shown = prefix + name
         if name not in new:
-            yield f"{name}: removed"
+            yield f"{shown}: removed"
         elif name not in old:
-            yield f"{name}: added"
+            yield f"{shown}: added"
         elif json.dumps(old[name]) != json.dumps(new[name]):
-            is_hash = name.startswith("command ")
-            yield f"{name}: changed" if is_hash else f"{name}: {_show(old[name])} → {_show(new[name])}"
-
-
-def _show(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+            texts = [v if isinstance(v, str) else json.dumps(v, ensure_ascii=False) for v in (old[name], new[name])]
+            yield f"{shown}: changed" if shown.startswith("command ") else f"{shown}: {' → '.join(texts)}"
 
 
 def _hash(template: CommandTemplate) -> str:
@@ -188,9 +176,12 @@ def _find_other_runs(prepared: Prepared) -> Iterator[Problem]:
     dirs = run_directory.find_run_dirs(folder) if os.path.isdir(folder) else ()
     others = [name for name in map(os.path.basename, dirs) if layout.parse_trial_name(name) is None]
     if others:
-        named = ", ".join(others[:_NAMED]) + (" …" if len(others) > _NAMED else "")
         what = f"{render_count(len(others), 'run')} of this study that no search proposed"
-        yield Problem(f"the sampler is not given the results of {what}: {named}", "search")
+        yield Problem(f"the sampler is not given the results of {what}: {_name(others)}", "search")
+
+
+def _name(runs: Sequence[str]) -> str:
+    return ", ".join(runs[:_NAMED]) + (" …" if len(runs) > _NAMED else "")
 
 
 def _choose_samples(space: Space) -> Iterator[SpacePoint]:
@@ -366,7 +357,13 @@ class SearchSource:
             found.update(self._index.load_summaries(keys=list(keys)))
         metrics = {each.metric for each in self._search.objectives}
         doubtful = {key: each for key, each in keys.items() if not is_whole or metrics - found.get(key, {}).keys()}
-        return {**found, **_read_summaries(doubtful)} if doubtful else found
+        if doubtful:  # from the run directories: the index may be broken, and no search decision depends on it
+            with SqliteIndex(":memory:") as index:
+                for key, entry in doubtful.items():
+                    with suppress(OSError):
+                        read_sources(index, key, entry.dir, entry.spec)
+                found.update(index.load_summaries(keys=list(doubtful)))
+        return found
 
     def _check_results(self) -> None:
         """Set the failure if further trials are pointless: no trial has a metric, or all trials have failed."""
@@ -375,12 +372,17 @@ class SearchSource:
             return
         without = next((known for known in ended if known.missing), None)
         if without is not None:
-            self.failure = _describe_missing(without)
+            there = ", ".join(without.names[:_NAMED]) or "no metric at all"
+            close = did_you_mean(without.missing[0], without.names)
+            self.failure = (
+                f"{without.entry.spec.name} is done and did not record {', '.join(without.missing)}; "
+                f"it recorded {there}{f'; {close}' if close else ''}; no more trials are started"
+            )
             return
         failed = [known for known in ended if known.entry.finished_here]
         if len(failed) >= MOST_FAILURES:
-            last = failed[-1]
-            reason = last.why or (last.entry.outcome.reason if last.entry.outcome else "")
+            outcome = failed[-1].entry.outcome
+            reason = failed[-1].why or (outcome.reason if outcome else "")
             self.failure = (
                 f"no trial has a result and {len(failed)} have failed, the last one with: {reason}; no more are started"
             )
@@ -393,11 +395,15 @@ class SearchSource:
         known = [self._known[trial.number] for trial in trials]
         best = find_best([each.trial for each in known], self._search.objectives)
         states = [trial.state for trial in trials]
-        lines = []
+        lines = [self._describe(trial) for trial in best[:_FRONT]]
         if self.is_exhausted or (self._space.count is not None and len(known) >= self._space.count):
-            lines.append(f"every combination has been tried: {render_count(len(known), 'trial')}")
+            lines.insert(0, f"every combination has been tried: {render_count(len(known), 'trial')}")
         failed = {each.entry.spec.name: each.why for each in known if each.why}
-        codes = [ExitCode.FAILED if failed or self.failure else ExitCode.OK]
+        warnings = [f"{name} counts as failed: {why}" for name, why in list(failed.items())[:_LISTED]]
+        for number in sorted(self._damaged)[:_LISTED]:
+            damage = describe_damage(os.path.join(self._prepared.location.dir, self._damaged[number]))
+            warnings.append(f"{self._damaged[number]} counts as a trial without a result: {damage}")
+        codes = {ExitCode.FAILED if failed or self.failure else ExitCode.OK}
         facts = {
             "best": [self._build_row(trial) for trial in best],
             "trials": {state: states.count(state) for state in ("done", "pruned", "failed", "running")},
@@ -405,22 +411,11 @@ class SearchSource:
             "failure": self.failure,
         }
         return StepResult(
-            lines=(*lines, *(self._describe(trial) for trial in best[:_FRONT])),
-            warnings=tuple(self._list_warnings(failed)),
-            exit_code=ExitCode.worst([*codes, *([ExitCode.INTERNAL] if self._damaged else [])]),
+            lines=tuple(lines),
+            warnings=(*warnings, *([self.failure] if self.failure else [])),
+            exit_code=ExitCode.worst(codes | ({ExitCode.INTERNAL} if self._damaged else set())),
             facts={"search": facts},
         )
-
-    def _list_warnings(self, failed: Mapping[str, str]) -> Iterator[str]:
-        """Yield the trials without a usable result, and why no more trials were started."""
-        for name, why in list(failed.items())[:_LISTED]:
-            yield f"{name} counts as failed: {why}"
-        for number in sorted(self._damaged)[:_LISTED]:
-            name = self._damaged[number]
-            damage = describe_damage(os.path.join(self._prepared.location.dir, name))
-            yield f"{name} counts as a trial without a result: {damage}"
-        if self.failure:
-            yield self.failure
 
     def _build_row(self, trial: SearchTrial) -> dict[str, Any]:
         spec = self._known[trial.number].entry.spec
@@ -432,24 +427,12 @@ class SearchSource:
         values = ", ".join(f"{name} {render_number(value)}" for name, value in row["values"].items())
         branch = self._space.branches[trial.point.sweep]
         # the fixed parameters that differ between the sweeps
-        fixed = [
-            name
-            for name, value in branch.fixed.items()
-            if any(other.fixed.get(name) != value for other in self._space.branches)
-        ]
+        fixes = [each.fixed for each in self._space.branches]
+        fixed = [name for name, value in branch.fixed.items() if any(each.get(name) != value for each in fixes)]
         searched = [*fixed, *(name for each in branch.dimensions for name in each.names)]
         params = ", ".join(f"{name}={row['params'][name]}" for name in searched)
         what = "best" if len(self._search.objectives) == 1 else "Pareto set"
         return f"{what}: {row['name']}: {values}" + (f" ({params})" if params else "")
-
-
-def _read_summaries(entries: Mapping[str, Entry]) -> Mapping[str, Mapping[str, Summary]]:
-    """Read the summaries from the run directories: the index may be broken, and no search decision depends on it."""
-    with SqliteIndex(":memory:") as index:
-        for key, entry in entries.items():
-            with suppress(OSError):
-                read_sources(index, key, entry.dir, entry.spec)
-        return index.load_summaries(keys=list(entries))
 
 
 @dataclass(slots=True)
@@ -484,13 +467,12 @@ class _Known:
             return
         values = tuple(pick_value(summaries[each.metric], search, each) for each in search.objectives)
         lasts = (summaries[each.metric].last for each in search.objectives)  # a training that diverged has no result
-        bad = [
-            f"{each.metric} is {value if math.isfinite(last) else last:g}"
+        results = [
+            (each.metric, value if math.isfinite(last) else last)
             for each, value, last in zip(search.objectives, values, lasts, strict=True)
-            if not math.isfinite(value) or not math.isfinite(last)
         ]
-        self.why = ", ".join(bad)
-        if not bad:
+        self.why = ", ".join(f"{metric} is {result:g}" for metric, result in results if not math.isfinite(result))
+        if not self.why:
             self.trial = replace(plain, state="done", values=values)
 
 
@@ -507,17 +489,6 @@ def find_best(trials: Sequence[SearchTrial], objectives: Sequence[Objective]) ->
     costs = [tuple(sign * value for sign, value in zip(signs, trial.values, strict=True)) for trial in done]
     front = sorted(find_front(costs))
     return [done[i] for i in (front[:1] if len(objectives) == 1 else front)]
-
-
-def _describe_missing(known: _Known) -> str:
-    missing = ", ".join(known.missing)
-    there = ", ".join(known.names[:_NAMED]) or "no metric at all"
-    close = did_you_mean(known.missing[0], known.names)
-    return (
-        f"{known.entry.spec.name} is done and did not record {missing}; it recorded {there}"
-        + (f"; {close}" if close else "")
-        + "; no more trials are started"
-    )
 
 
 # ---------------------------------------------------------------- beginning, and a dry run
@@ -583,7 +554,7 @@ class SearchStep(RunStep):
         with locked(os.path.join(folder, layout.STUDY_META_DIR)):
             known = load_search(folder)  # another supervisor may have begun a search since it was compared
             if known is not None and "search" not in prepared.options.extras:
-                _refuse_changes(prepared, _find_changes(known, prepared.search))
+                _refuse_changes(prepared, known, prepared.search)
             if known != prepared.search:
                 write_search(folder, prepared.search)
         self._source = SearchSource(prepared, context.index, context.entries, loop.create, context.build_entry, settle)

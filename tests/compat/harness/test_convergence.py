@@ -124,27 +124,17 @@ def test_a_flag_that_only_the_other_mode_needs_is_not_missed(lab: Lab) -> None:
             do_convergence_test(lab.store, NAME, lab.file, do_gather=mode == "run")
 
 
-@pytest.mark.parametrize(
-    ("broken", "expected"),
-    [
-        (("flag", "section"), MissingMandatoryFlagException),
-        (("section", "flag"), MissingConfigurationOptionException),
-    ],
-)
-def test_of_several_tests_the_first_that_lacks_something_decides(
-    lab: Lab, broken: tuple[str, str], expected: type[Exception]
-) -> None:
-    paths = {"flag": ("flags", "run", "start_step"), "section": ("flags", "gather")}
-    for name, kind in zip(("one", "two"), broken, strict=True):
-        test = lab.config[name] = copy.deepcopy(lab.test)
-        *above, last = paths[kind]
-        for key in above:
-            test = test[key]
-        del test[last]
-    del lab.config["demo"]
-    lab.write()
-    with pytest.raises(expected):
-        do_convergence_test(lab.store, NAME, lab.file)
+def test_of_several_tests_the_first_that_lacks_something_decides(lab: Lab) -> None:
+    no_flag, no_section = copy.deepcopy(lab.test), copy.deepcopy(lab.test)
+    del no_flag["flags"]["run"]["start_step"]
+    del no_section["flags"]["gather"]
+    orders = {MissingMandatoryFlagException: (no_flag, no_section)}
+    orders |= {MissingConfigurationOptionException: (no_section, no_flag)}
+    for expected, tests in orders.items():
+        lab.config = dict(zip(("one", "two"), tests, strict=True))
+        lab.write()
+        with pytest.raises(expected):
+            do_convergence_test(lab.store, NAME, lab.file)
 
 
 def test_other_mistakes_are_config_errors(lab: Lab) -> None:

@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from tests.compat.mlrunner.test_command import PARAMS
+from tests.compat.mlrunner.test_command import PARAMS, TASKS
 
 from assay.config.load import LoadOptions, load_study
 from assay.errors import ConfigError, ExitCode
@@ -54,13 +54,7 @@ README = f"\n{PARAMS}\n"
 
 def test_the_documents_example(project):
     plan = project.plan(README)
-    assert [run.name for run in plan.runs] == [
-        "Norm_new-Moment_0.1",
-        "Norm_new-Moment_0.05",
-        "Norm_batch-Moment_0.1",
-        "Norm_batch-Moment_0.05",
-        "Norm_batch-EaStop_T",
-    ]
+    assert [run.name for run in plan.runs] == TASKS
     assert plan.links == (("Norm_batch-EaStop_F", "Norm_batch-Moment_0.1"),)
     assert sum(len(run.commands) for run in plan.runs) == 15
     train, avg, _ = plan.runs[0].commands
@@ -80,9 +74,6 @@ def test_the_documents_example(project):
     assert study.folder == str(project.folder)
     assert study.defaults == {"data": "iwslt14", "norm": "batch", "moment": 0.1, "early-stop": False}
     assert [sweep.named for sweep in study.sweeps] == [("norm", "moment"), ("norm", "early-stop")]
-
-
-# ---------------------------------------------------------------- resource
 
 
 def test_resources(project):
@@ -127,26 +118,17 @@ COMMANDS = {
     "a literal can be said": (one("'echo {{p}} [[p]] {p}'", "p: 1"), ["echo {p} [p] 1"]),
     "a dotted name is no place": (one("'echo {a.b} [a.b] {p}'", "p: 1"), ["echo {a.b} [a.b] 1"]),
     "line breaks become spaces": (LINES, ["cd x && python a.py 1"]),
-    "both forms in different commands": (
-        "template:\n  a: run {p}\n  b: run [p]\nresource: [0]\n---\np: 1\n",
-        ["run 1", "run --p 1"],
-    ),
+    "both forms": ("template:\n  a: run {p}\n  b: run [p]\nresource: [0]\n---\np: 1\n", ["run 1", "run --p 1"]),
     "a command that no document runs may lack values": (
         "template:\n  train: run {p}\n  test: run {ckpt}\nresource: [0]\n---\n_cmd: train\np: 1\n",
         ["run 1"],
     ),
-    "an empty choice of commands is all": (
-        "template: {a: x, b: y}\nresource: [0]\n---\n_cmd: []\n---\n_cmd: null\n",
-        ["x", "y"],
-    ),
+    "no choice is all": ("template: {a: x, b: y}\nresource: [0]\n---\n_cmd: []\n---\n_cmd: null\n", ["x", "y"]),
     "numbers may be cases": (
         one("run [x]", "size: [1, 2]", "alias: {size: {1: {x: 10}, 2: {x: 20}}}"),
         ["run --x 10", "run --x 20"],
     ),
-    "a file without documents is one run of the defaults": (
-        "template: {a: 'x {p}'}\nresource: [0]\ndefault: {p: 7}\n",
-        ["x 7"],
-    ),
+    "a file without documents": ("template: {a: 'x {p}'}\nresource: [0]\ndefault: {p: 7}\n", ["x 7"]),
 }
 
 
@@ -157,22 +139,16 @@ def test_a_file_becomes_these_commands(project, case):
 
 
 def test_the_runs_own_values(project):
-    text = one("run {_output}/x {_name} {_time} '{p}'", "p: 1")
-    (command,) = project.commands(text)
-    done = subprocess.run(
-        ["bash", "-c", command.replace("run ", "printf '<%s>' ", 1)],
-        env={"ASSAY_OUTPUT": "/o/a b", "ASSAY_RUN_NAME": "P_1", "ASSAY_TIME": "20220316.030151"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout == "</o/a b/x><P_1><20220316.030151><1>"
-
-
-def test_a_place_inside_quotes_stays_one_word(project):
-    (command,) = project.commands(one("\"printf '<%s>' 'x {p}' \\\"y {p}\\\"\"", 'p: "it\'s $HOME"'))
-    done = subprocess.run(["bash", "-c", command], env={}, capture_output=True, text=True, check=True)
-    assert done.stdout == "<x it's $HOME><y it's $HOME>"
+    """A place inside quotes stays one word."""
+    own = {"ASSAY_OUTPUT": "/o/a b", "ASSAY_RUN_NAME": "P_1", "ASSAY_TIME": "20220316.030151"}
+    texts = {
+        one("printf '<%s>' {_output}/x {_name} {_time} '{p}'", "p: 1"): "</o/a b/x><P_1><20220316.030151><1>",
+        one("\"printf '<%s>' 'x {p}' \\\"y {p}\\\"\"", 'p: "it\'s $HOME"'): "<x it's $HOME><y it's $HOME>",
+    }
+    for text, shown in texts.items():
+        (command,) = project.commands(text)
+        done = subprocess.run(["bash", "-c", command], env=own, capture_output=True, text=True, check=True)
+        assert done.stdout == shown
 
 
 ALIAS = """
@@ -216,10 +192,7 @@ REFUSED = {
         "_cmd: there is no command 'trian'",
         "did you mean 'train'?",
     ),
-    "an empty list": (
-        one("x [p]", "p: []").replace("\n\n", "\n"),
-        "params.yaml:5:4 p: the list of values is empty",
-    ),
+    "an empty list": (one("x [p]", "p: []"), "params.yaml:6:4 p: the list of values is empty"),
     "an unknown key": (
         "template: {a: x}\nresource: [0]\ndefaults: {p: 1}\n",
         "defaults: unknown key",
@@ -282,9 +255,7 @@ p: 4
     assert [sweep.commands for sweep in study.sweeps] == [("train", "test"), ("avg",), None]
     assert project.commands(text, titles=["one"]) == ["t 1", "e 1", "t 2", "e 2", "a"]
     assert [run.name for run in project.plan(text).runs] == ["P_1", "P_2", "P_3", "P_4"]
-
-
-def test_documents_that_share_their_parameters_share_their_directory(project):
+    # documents that share their parameters share their directory
     text = "template: {train: 't {p}', test: 'e {p}'}\nresource: [0]\n---\n_cmd: train\np: 1\n---\n_cmd: test\np: 1\n"
     plan = project.plan(text)
     assert [(run.name, [command.name for command in run.commands]) for run in plan.runs] == [("P_1", ["train", "test"])]
@@ -309,8 +280,7 @@ def test_what_names_a_directory(project):
 
 def test_a_sample_of_mixed_types_works(project):
     """B28"""
-    plan = project.plan(one("x [p] [q]", "p: [1, a, 2.5, null]\nq: [true, 3]"), sample=3, seed=1)
-    assert len(plan.runs) == 3
+    assert len(project.plan(one("x [p] [q]", "p: [1, a, 2.5, null]\nq: [true, 3]"), sample=3, seed=1).runs) == 3
 
 
 # ---------------------------------------------------------------- aliases

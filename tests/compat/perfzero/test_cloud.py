@@ -101,16 +101,17 @@ def test_every_flag_has_the_original_s_name_and_default() -> None:
     ],
 )
 def test_wrong_words(arguments: list[str], words: str, call: Cli) -> None:
-    code, _, err = call(*arguments)
-    assert code == 2
-    assert words in err
+    assert words in call(*arguments, code=2).err
 
 
 # ---------------------------------------------------------------- dry run
 
 
 @pytest.mark.parametrize("command", list(cloud.COMMANDS))
-def test_a_dry_run_does_nothing(command: str, tmp_path: Path, tools: StandIns, call: Cli) -> None:
+def test_a_dry_run_does_nothing_and_needs_no_gcloud(
+    command: str, tmp_path: Path, tools: StandIns, call: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
     before = walk(tmp_path)
     result = call(command, "--dry-run")
     assert (result.code, result.err) == (0, "")
@@ -118,14 +119,7 @@ def test_a_dry_run_does_nothing(command: str, tmp_path: Path, tools: StandIns, c
     assert tools.calls == []
     assert walk(tmp_path) == before
     assert call(command, "-h").out.startswith(f"usage: assay perfzero cloud {command} ")
-
-
-def test_a_dry_run_needs_no_gcloud(tmp_path: Path, tools: StandIns, monkeypatch: pytest.MonkeyPatch, call: Cli) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert call("create", "-n").code == 0
-    missing = call("create")
-    assert missing.code == 2
-    assert "gcloud was not found on PATH\n  install the Google Cloud CLI" in missing.err
+    assert "gcloud was not found on PATH\n  install the Google Cloud CLI" in call(command, code=2).err
 
 
 def test_every_flag_of_create_reaches_gcloud(tools: StandIns, call: Cli) -> None:
@@ -168,15 +162,11 @@ def test_a_plain_machine(count: int, size: int, tools: StandIns, call: Cli) -> N
     assert any("nvidia-ctk" in word for argv in others for word in argv) == (count > 0)
 
 
-@pytest.mark.parametrize(("count", "near"), [(3, 4), (16, 8)])
-def test_a_number_of_accelerators_that_no_machine_has_is_refused(
-    count: int, near: int, tools: StandIns, call: Cli
-) -> None:
-    flag = f"--accelerator_count={count}"
-    result = call("create", flag, "-n")
-    assert (result.code, result.out) == (2, "")
-    assert f"not {count}\n  use --accelerator_count={near}, or" in result.err
-    assert f"count={count}," in call("create", flag, "--machine_type=a2-highgpu-3g", "-n").out
+def test_a_number_of_accelerators_that_no_machine_has_is_refused(tools: StandIns, call: Cli) -> None:
+    for count, near in ((3, 4), (16, 8)):
+        flag = f"--accelerator_count={count}"
+        assert f"not {count}\n  use --accelerator_count={near}, or" in call("create", flag, "-n", code=2).err
+        assert f"count={count}," in call("create", flag, "--machine_type=a2-highgpu-3g", "-n").out
 
 
 # ---------------------------------------------------------------- create
@@ -188,8 +178,7 @@ def test_create_makes_waits_and_prepares(tmp_path: Path, tools: StandIns, call: 
     tools.answer("gcloud", "--command=exit", code=255, err=NO_SSH, times=3)
     with (tools.folder / "gcloud").open("a") as script:
         script.write(f'[ "$2" = scp ] && for word; do [ -f "$word" ] && /bin/cp "$word" {tmp_path}/sent.whl; done\n:\n')
-    result = call("create")
-    assert result.code == 0
+    result = call("create", code=0)
     assert verbs(tools) == ["instances create", *["ssh"] * 4, "scp", "ssh", "ssh", "ssh"]
     assert created in result.err, "gcloud's own words are seen"
     assert "(try 3 of 12)" in result.err
@@ -203,8 +192,7 @@ def test_create_makes_waits_and_prepares(tmp_path: Path, tools: StandIns, call: 
 
 def test_a_machine_that_never_listens(tools: StandIns, call: Cli) -> None:
     tools.answer("gcloud", "--command=exit", code=255, err=NO_SSH)
-    result = call("create", "--debug", "--project=p 1", "--zone=europe-west4-a", "--username=other")
-    assert result.code == 4
+    result = call("create", "--debug", "--project=p 1", "--zone=europe-west4-a", "--username=other", code=4)
     assert result.err.count("Connection refused") == 13, "with --debug after each try"
     assert verbs(tools) == ["instances create", *["ssh"] * 12]
     assert "perfzero-dev-other was created and costs money, but cannot be reached by ssh" in result.err
@@ -217,8 +205,7 @@ def test_a_machine_that_never_listens(tools: StandIns, call: Cli) -> None:
 def test_a_machine_that_cannot_be_set_up(tools: StandIns, call: Cli) -> None:
     """Exit code 4 also for a mistake of the user's: the machine is there, and costs money."""
     tools.answer("gcloud", "usermod", code=1, err=NO_ACCOUNT)
-    result = call("create")
-    assert result.code == 4
+    result = call("create", code=4)
     assert NO_ACCOUNT in result.err
     assert "was created and costs money, but could not be set up" in result.err
     assert WAY in result.out
@@ -244,9 +231,7 @@ def test_an_interrupted_creation_says_what_may_be_left(
 
     tools.answer("gcloud", "--command=exit", code=255)
     monkeypatch.setattr(cloud.time, "sleep", interrupt)
-    result = call("create")
-    assert result.code == 130
-    assert "perfzero-dev-me may exist: assay perfzero cloud status shows it" in result.err
+    assert "perfzero-dev-me may exist: assay perfzero cloud status shows it" in call("create", code=130).err
 
 
 # ---------------------------------------------------------------- start, stop, delete
@@ -272,19 +257,14 @@ def test_stop_looks_first(tools: StandIns, call: Cli) -> None:
     )
     assert verbs(tools) == ["instances describe", "instances stop"]
     assert tools.calls[0][-1] == "--format=json"
-    result = call("stop")
-    assert result.code == 4
-    assert "not JSON" in result.err
+    assert "not JSON" in call("stop", code=4).err
     assert verbs(tools)[2:] == ["instances describe"], "what is not known is not stopped"
 
 
-@pytest.mark.parametrize(("disks", "words"), [(1, "1 local NVMe disk:"), (4, "4 local NVMe disks:")])
-def test_a_machine_with_local_disks_is_not_stopped(disks: int, words: str, tools: StandIns, call: Cli) -> None:
-    tools.answer("gcloud", "describe", out=json.dumps(machine(disks=disks)))
-    result = call("stop", "--project=p 1", "--zone=europe-west4-a")
-    assert result.code == 1
-    assert words in result.err
-    assert "it can only be deleted" in result.err
+def test_a_machine_with_local_disks_is_not_stopped(tools: StandIns, call: Cli) -> None:
+    tools.answer("gcloud", "describe", out=json.dumps(machine(disks=4)))
+    result = call("stop", "--project=p 1", "--zone=europe-west4-a", code=1)
+    assert "has 4 local NVMe disks: it cannot be stopped, it can only be deleted" in result.err
     assert "\n  assay perfzero cloud delete '--project=p 1' --zone=europe-west4-a\n" in result.err
     assert verbs(tools) == ["instances describe"]
 
@@ -294,9 +274,7 @@ def test_a_machine_with_local_disks_is_not_stopped(disks: int, words: str, tools
 
 def test_status_tells_state_and_addresses(tools: StandIns, call: Cli) -> None:
     tools.answer("gcloud", "list", out=json.dumps([machine(disks=2)]))
-    result = call("status")
-    assert result.code == 0
-    assert result.out.splitlines() == [
+    assert call("status", code=0).out.splitlines() == [
         "perfzero-dev-me  RUNNING  us-west1-b",
         "  n1-standard-8, 1 x nvidia-tesla-v100, 2 local disks",
         "  address: 203.0.113.7 (external), 10.138.0.2 (internal)",
@@ -324,8 +302,7 @@ def test_status_of_a_machine_that_is_stopped_or_not_there(tools: StandIns, call:
 @pytest.mark.parametrize("command", ["list_all", "stop", "start"])
 def test_a_user_without_an_account_is_asked_to_log_in(command: str, tools: StandIns, call: Cli) -> None:
     tools.answer("gcloud", code=1, err=NO_ACCOUNT)
-    result = call(command)
-    assert (result.code, result.out) == (2, "")
+    result = call(command, code=2)
     assert NO_ACCOUNT.strip() in result.err
     assert "log in: gcloud auth login" in result.err.splitlines()[-1]
     assert len(tools.calls) == 1
@@ -340,11 +317,8 @@ def test_list_all(tools: StandIns, call: Cli) -> None:
         "perfzero-dev-you  TERMINATED (stopped)  us-west1-b",
     ]
     assert lines[-1] == "2 machines"
-    assert tools.calls == [
-        ["gcloud", "compute", "instances", "list", "--filter=name ~ ^perfzero-dev-", "--format=json"]
-    ]
-    names = [one["name"] for one in json.loads(call("list_all", "--json").out)]
-    assert names == ["perfzero-dev-me", "perfzero-dev-you"]
+    assert [argv[3:] for argv in tools.calls] == [["list", "--filter=name ~ ^perfzero-dev-", "--format=json"]]
+    assert [one["name"][-3:] for one in json.loads(call("list_all", "--json").out)] == ["-me", "you"]
     assert call("list_all", "--project=p") == (0, "0 machines\n", "")
 
 

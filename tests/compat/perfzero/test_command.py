@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.command_line import Result
+from tests.command_line import Cli
 from tests.compat.perfzero.test_flow import make_lab
+from tests.stand_ins import build_call
 
-from assay.cli.main import run
 from assay.compat.perfzero.command import build_parser
 from assay.compat.perfzero.flags import parse_flags
 
@@ -49,11 +49,9 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return make_lab(tmp_path, monkeypatch).folder
 
 
-def call(capsys: pytest.CaptureFixture[str], *arguments: str) -> Result:
-    capsys.readouterr()
-    code = run(["perfzero", *arguments])
-    out, err = capsys.readouterr()
-    return Result(code, out, err)
+@pytest.fixture
+def call(capfd: pytest.CaptureFixture[str]) -> Cli:
+    return build_call(capfd, "perfzero")
 
 
 def test_every_flag_of_the_original_with_its_default() -> None:
@@ -61,9 +59,8 @@ def test_every_flag_of_the_original_with_its_default() -> None:
     assert {name: parsed[name] for name in ORIGINAL} == ORIGINAL
 
 
-def test_every_flag_is_in_the_help_and_read_by_some_code(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = call(capsys, "--help")
-    assert code == 0
+def test_every_flag_is_in_the_help_and_read_by_some_code(call: Cli) -> None:
+    out = call("--help", code=0).out
     assert out.startswith("usage: assay perfzero [-h]")
     assert [name for name in ORIGINAL if f"--{name}" not in out] == []
     source = Path(parse_flags.__code__.co_filename).read_text()
@@ -85,21 +82,19 @@ def test_every_flag_is_in_the_help_and_read_by_some_code(capsys: pytest.CaptureF
         (("--benchmark_methods=m.C.f", "--profiler_enabled_time=1:1"), "is empty: it ends when it begins"),
     ],
 )
-def test_usage_errors(lab: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], words: str) -> None:
-    code, _, err = call(capsys, *arguments)
-    assert code == 2
-    assert words in err
+def test_usage_errors(lab: Path, call: Cli, arguments: tuple[str, ...], words: str) -> None:
+    assert words in call(*arguments, code=2).err
     assert not (lab / "workspace").exists()
     assert not (lab / "runs").exists()
 
 
-def test_summaries_on_stdout_the_method_s_words_on_stderr(lab: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_summaries_on_stdout_the_method_s_words_on_stderr(lab: Path, call: Cli) -> None:
     (lab / "talk.py").write_text(
         "from assay.bench import report_benchmark\n"
         "def f():\n    print('hello from the method')\n    report_benchmark(wall_time=0.5)\n"
     )
     methods = "--benchmark_methods=talk.f,mod.B.nan"
-    code, out, err = call(capsys, "benchmark", methods, "--foreign_limit=1", "--debug", "--execution_label=nightly")
+    code, out, err = call("benchmark", methods, "--foreign_limit=1", "--debug", "--execution_label=nightly")
     assert code == 1
     assert "hello from the method" in err
     assert "hello from the method" not in out
@@ -116,16 +111,16 @@ def test_summaries_on_stdout_the_method_s_words_on_stderr(lab: Path, capsys: pyt
     assert "Benchmark success results:" in rest[end:]
 
 
-def test_quiet_says_only_what_is_wrong(lab: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, err = call(capsys, "--benchmark_methods=mod.B.writes,mod.B.raises", "--foreign_limit=1", "--quiet")
-    assert code == 1
+def test_quiet_says_only_what_is_wrong(lab: Path, call: Cli) -> None:
+    methods = "--benchmark_methods=mod.B.writes,mod.B.raises"
+    _, out, err = call(methods, "--foreign_limit=1", "--quiet", code=1)
     (raised,) = err.splitlines()
     assert raised.startswith("failed mod.B.raises trial 1: ValueError: no luck")
     assert '"has_exception": true' in out
 
 
-def test_an_old_file_is_plotted_into_the_working_directory(lab: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_old_file_is_plotted_into_the_working_directory(lab: Path, call: Cli) -> None:
     (lab / "old.log").write_text(OLD_LINE * 2)
-    assert call(capsys, "plot", "old.log") == (0, "process_info.pdf: 1 page from 2 readings\n", "")
-    assert call(capsys, "plot", "old.log", "-o", "other.pdf").code == 0
+    assert call("plot", "old.log") == (0, "process_info.pdf: 1 page from 2 readings\n", "")
+    assert call("plot", "old.log", "-o", "other.pdf").code == 0
     assert (lab / "other.pdf").read_bytes() == (lab / "process_info.pdf").read_bytes()

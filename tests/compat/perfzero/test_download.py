@@ -59,6 +59,11 @@ def pull(url: str, target: Path, notify: Notify = ignore, **more: Any) -> bool:
     return said[-1] == f"{target} is already there"
 
 
+def get(url: str, target: Path, **more: Any) -> bytes:
+    pull(url, target, **more)
+    return target.read_bytes()
+
+
 def names_in(folder: Path) -> list[str]:
     return sorted(entry.name for entry in folder.iterdir())
 
@@ -88,19 +93,11 @@ def test_a_file_arrives_and_is_not_fetched_again(web: Any, tmp_path: Path) -> No
     assert len(web.requests) == 1
     for name, page in {"empty": {"body": b""}, "unknown length": {"body": DATA, "chunked": True}}.items():
         web.add("/y", **page)
-        pull(f"{web.url}/y", tmp_path / name)
-        assert (tmp_path / name).read_bytes() == page["body"]
-        assert (tmp_path / name).read_bytes() == page["body"]
+        assert get(f"{web.url}/y", tmp_path / name) == page["body"]
 
 
 @pytest.mark.parametrize(
-    ("status", "words"),
-    [
-        (404, "there is nothing at"),
-        (403, "may not be read"),
-        (400, "cannot be downloaded"),
-        (204, "cannot be downloaded"),
-    ],
+    ("status", "words"), [(404, "there is nothing at"), (403, "may not be read"), (204, "cannot be downloaded")]
 )
 def test_an_error_page_never_becomes_data(web: Any, tmp_path: Path, status: int, words: str) -> None:
     web.add("/x", DATA, statuses=[status] * 9)
@@ -141,8 +138,7 @@ def test_redirects_are_followed_to_an_end(web: Any, tmp_path: Path) -> None:
     web.add("/a", location=f"{web.url}/b")
     web.add("/b", location="/c")
     web.add("/c", DATA)
-    pull(f"{web.url}/a", tmp_path / "x")
-    assert (tmp_path / "x").read_bytes() == DATA
+    assert get(f"{web.url}/a", tmp_path / "x") == DATA
     web.add("/c", location="/c")
     with pytest.raises(UsageError, match=r"cannot be downloaded: .*redirects"):
         pull(f"{web.url}/a", tmp_path / "y")
@@ -187,10 +183,8 @@ def self_signed(tmp_path: Path) -> Path:
     certificate = builder.add_extension(names, critical=False).sign(key, hashes.SHA256())
     kind = serialization.PrivateFormat.PKCS8
     path = tmp_path / "server.pem"
-    path.write_bytes(
-        key.private_bytes(serialization.Encoding.PEM, kind, serialization.NoEncryption())
-        + certificate.public_bytes(serialization.Encoding.PEM)
-    )
+    secret = key.private_bytes(serialization.Encoding.PEM, kind, serialization.NoEncryption())
+    path.write_bytes(secret + certificate.public_bytes(serialization.Encoding.PEM))
     return path
 
 
@@ -205,8 +199,7 @@ def test_a_certificate_that_proves_nothing_is_not_asked_twice(
         pull(url, tmp_path / "x", notify=said.append)
     assert "trying again" not in "".join(said)
     monkeypatch.setenv("SSL_CERT_FILE", str(self_signed))
-    pull(url, tmp_path / "x")
-    assert (tmp_path / "x").read_bytes() == DATA
+    assert get(url, tmp_path / "x") == DATA
 
 
 def test_the_proxy_of_the_environment_is_asked_or_named(
@@ -215,8 +208,7 @@ def test_the_proxy_of_the_environment_is_asked_or_named(
     monkeypatch.delenv("no_proxy")
     monkeypatch.setenv("http_proxy", web.url)
     web.add("http://far.invalid/x", DATA)
-    pull("http://far.invalid/x", tmp_path / "x")
-    assert (tmp_path / "x").read_bytes() == DATA
+    assert get("http://far.invalid/x", tmp_path / "x") == DATA
     monkeypatch.setenv("all_proxy", "ftp://me:word@proxy")
     with pytest.raises(UsageError, match="a proxy that cannot be used") as caught:
         pull("http://far.invalid/x", tmp_path / "y")
@@ -240,8 +232,7 @@ def test_a_server_that_says_nothing_is_not_waited_for_forever(web: Any, tmp_path
 
 def test_odd_letters_in_an_address(web: Any, tmp_path: Path) -> None:
     web.add("/a%20b/%C3%BC?q=1%2F2&r=%20", DATA)
-    pull(f"{web.url}/a b/ü?q=1%2F2&r= ", tmp_path / "x")
-    assert (tmp_path / "x").read_bytes() == DATA
+    assert get(f"{web.url}/a b/ü?q=1%2F2&r= ", tmp_path / "x") == DATA
     with pytest.raises(UsageError, match="is not a valid address"):
         pull("http://h:port/x", tmp_path / "y")
 
@@ -287,8 +278,7 @@ def test_long_downloads_say_how_far_they_are(web: Any, tmp_path: Path) -> None:
 def test_a_broken_connection_is_continued(web: Any, tmp_path: Path, version: dict[str, str | None]) -> None:
     web.add("/x", DATA, cuts=[300_000, 100_000], **version)
     said: list[str] = []
-    pull(f"{web.url}/x", tmp_path / "x", notify=said.append)
-    assert (tmp_path / "x").read_bytes() == DATA
+    assert get(f"{web.url}/x", tmp_path / "x", notify=said.append) == DATA
     assert web.ranges() == [None, "bytes=300000-", "bytes=400000-"]
     assert web.requests[1][1]["If-Range"] == next(value for value in version.values() if value)
     assert f"continuing {web.url}/x at byte 300000" in said
@@ -297,8 +287,7 @@ def test_a_broken_connection_is_continued(web: Any, tmp_path: Path, version: dic
 
 def test_only_progress_renews_the_patience(web: Any, tmp_path: Path) -> None:
     web.add("/x", DATA, cuts=[100_000] * 5)
-    pull(f"{web.url}/x", tmp_path / "x")
-    assert (tmp_path / "x").read_bytes() == DATA
+    assert get(f"{web.url}/x", tmp_path / "x") == DATA
     assert len(web.requests) == 6
     web.requests.clear()
     web.add("/y", DATA, cuts=[10_000] + [0] * 40)
@@ -311,8 +300,7 @@ def test_only_progress_renews_the_patience(web: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize("page", [{"ranges": False}, {"etag": None}, {"etag": 'W/"weak"'}])
 def test_a_server_that_cannot_continue_starts_over(web: Any, tmp_path: Path, page: dict[str, Any]) -> None:
     web.add("/x", DATA, cuts=[300_000], **page)
-    pull(f"{web.url}/x", tmp_path / "x")
-    assert (tmp_path / "x").read_bytes() == DATA
+    assert get(f"{web.url}/x", tmp_path / "x") == DATA
     assert len(web.requests) == 2
 
 
@@ -328,32 +316,27 @@ def test_another_version_is_not_joined_to_the_first(web: Any, tmp_path: Path) ->
     """Some servers do not look at If-Range: what they send names the new version."""
     leave_part(web, tmp_path / "x")
     web.add("/x", DATA[::-1], etag='"two"')
-    pull(f"{web.url}/x", tmp_path / "x")
-    assert (tmp_path / "x").read_bytes() == DATA[::-1]
+    assert get(f"{web.url}/x", tmp_path / "x") == DATA[::-1]
     assert web.ranges()[-1] == "bytes=300000-"
     page = leave_part(web, tmp_path / "y", etag='"one"', modified="then")
     page.etag, page.modified, page.body = '"two"', '"one"', DATA[::-1]  # matches If-Range, carries another ETag
-    pull(f"{web.url}/x", tmp_path / "y")
-    assert (tmp_path / "y").read_bytes() == DATA[::-1]
+    assert get(f"{web.url}/x", tmp_path / "y") == DATA[::-1]
 
 
 @pytest.mark.parametrize("claim", ["bytes 0-511999/512000", "bytes 300000-411999/412000", "nonsense"])
 def test_a_server_that_continues_something_else_starts_over(web: Any, tmp_path: Path, claim: str) -> None:
     web.add("/x", DATA, cuts=[300_000], wrong_ranges=[claim])
-    pull(f"{web.url}/x", tmp_path / "x")
-    assert (tmp_path / "x").read_bytes() == DATA
+    assert get(f"{web.url}/x", tmp_path / "x") == DATA
     assert web.ranges() == [None, "bytes=300000-", None]
 
 
 def test_a_part_that_is_too_long_by_now_or_of_another_address_starts_over(web: Any, tmp_path: Path) -> None:
     page = leave_part(web, tmp_path / "x", chunked=True)
     page.body, page.chunked = DATA[:1000], False
-    pull(f"{web.url}/x", tmp_path / "x")
-    assert (tmp_path / "x").read_bytes() == DATA[:1000]
+    assert get(f"{web.url}/x", tmp_path / "x") == DATA[:1000]
     leave_part(web, tmp_path / "y")
     web.add("/y", DATA[::-1])
-    pull(f"{web.url}/y", tmp_path / "y")
-    assert (tmp_path / "y").read_bytes() == DATA[::-1]
+    assert get(f"{web.url}/y", tmp_path / "y") == DATA[::-1]
     assert web.ranges()[-1] is None
 
 
@@ -400,9 +383,6 @@ def test_a_killed_download_is_continued_by_the_one_that_waits(web: Any, tmp_path
     assert names_in(tmp_path) == ["x"]
 
 
-# ---------------------------------------------------------------- checksums
-
-
 def test_a_checksum_is_compared_also_with_what_is_there(web: Any, tmp_path: Path) -> None:
     web.add("/x.tar.gz", build_tar({"data/x": b"1"}))
     wrong = parse_checksum("0" * 40)
@@ -415,10 +395,9 @@ def test_a_checksum_is_compared_also_with_what_is_there(web: Any, tmp_path: Path
     with pytest.raises(UsageError, match="already there, but it is other data"):
         pull(f"{web.url}/x", tmp_path / "x", checksum=wrong)
     assert (tmp_path / "x").read_bytes() == DATA
-    (tmp_path / "source").mkdir()
     with pytest.raises(UsageError, match="is a folder, and a checksum is of a file"):
-        pull(str(tmp_path / "source"), tmp_path / "y", checksum=wrong)
-    assert names_in(tmp_path) == ["source", "x"]
+        pull(str(tmp_path), tmp_path.parent / "y", checksum=wrong)
+    assert not [*tmp_path.parent.glob("y*")]
 
 
 # ---------------------------------------------------------------- archives
@@ -433,24 +412,18 @@ def test_a_renamed_archive_is_unpacked_into_the_parent_and_reported(web: Any, tm
     assert said[-1] == f"unpacking ds.tar.gz (kept as mydata) into {tmp_path}"
     pull(f"{web.url}/ds.tar.gz?sig=1", tmp_path / "packed" / "x.tar.gz", decompress=False)
     assert names_in(tmp_path / "packed") == ["x.tar.gz"]
-
-
-def test_an_archive_without_an_ending_is_known_by_its_content(web: Any, tmp_path: Path) -> None:
+    # without an ending it is known by its content; another ending says that it is something else
     web.add("/download?id=3", build_tar({"inner/a": b"1"}))
-    pull(f"{web.url}/download?id=3", tmp_path / "mydata")
-    assert names_in(tmp_path) == ["inner", "mydata"]
-    pull(f"{web.url}/download?id=3", tmp_path / "other" / "data.bin")
-    assert names_in(tmp_path / "other") == ["data.bin"], "an ending says that it is something else"
-    pull(f"{web.url}/download?id=3", tmp_path / "packed" / "x", decompress=False)
-    assert names_in(tmp_path / "packed") == ["x"]
+    for target, there in {"plain/mydata": ["inner", "mydata"], "other/data.bin": ["data.bin"]}.items():
+        pull(f"{web.url}/download?id=3", tmp_path / target)
+        assert names_in((tmp_path / target).parent) == there
 
 
 @pytest.mark.parametrize("content", [b"\0" * 2048, b"", b"text", gzip.compress(b"text", mtime=0)])
 def test_other_data_without_an_ending_stays_as_it_is(web: Any, tmp_path: Path, content: bytes) -> None:
     web.add("/data", content)
     said: list[str] = []
-    pull(f"{web.url}/data", tmp_path / "data", notify=said.append)
-    assert (tmp_path / "data").read_bytes() == content
+    assert get(f"{web.url}/data", tmp_path / "data", notify=said.append) == content
     assert names_in(tmp_path) == ["data"]
     assert not any(line.startswith("unpacking") for line in said)
 
@@ -477,9 +450,8 @@ def test_a_target_that_is_in_the_archive_is_the_folder(web: Any, tmp_path: Path)
     assert names_in(tmp_path) == ["also", "data"]
     assert (tmp_path / "data" / "x").read_bytes() == b"1"
     assert not fetched
-    assert pull(
-        f"{web.url}/data.tar.gz", tmp_path / "data", checksum=parse_checksum("0" * 64)
-    )  # of the archive, which is gone
+    wrong = parse_checksum("0" * 64)  # of the archive, which is gone
+    assert pull(f"{web.url}/data.tar.gz", tmp_path / "data", checksum=wrong)
 
 
 @pytest.mark.parametrize(("target", "there"), [("t.csv.gz", ["t.csv", "t.csv.gz"]), ("t.csv", ["t.csv"]), ("u", ["u"])])
@@ -548,8 +520,7 @@ def test_a_folder_is_copied_whole(source: Path, tmp_path: Path, form: str) -> No
 
 def test_a_single_file_is_copied_and_an_archive_unpacked(hostile_path: Path) -> None:
     (hostile_path / "x").write_bytes(DATA)
-    pull(str(hostile_path / "x"), hostile_path / "y")
-    assert (hostile_path / "y").read_bytes() == DATA
+    assert get(str(hostile_path / "x"), hostile_path / "y") == DATA
     (hostile_path / "x.tar.gz").write_bytes(build_tar({"data/x": b"1"}))
     pull(str(hostile_path / "x.tar.gz"), hostile_path / "in" / "x.tar.gz")
     assert names_in(hostile_path / "in") == ["data", "x.tar.gz"]
@@ -599,8 +570,7 @@ def test_no_room(web: Any, tmp_path: Path) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert len(web.requests) == 1  # a full disk is not the network's fault
     assert not (tmp_path / "x").exists()
-    pull(f"{web.url}/x", tmp_path / "x")
-    assert (tmp_path / "x").read_bytes() == DATA
+    assert get(f"{web.url}/x", tmp_path / "x") == DATA
 
 
 @pytest.mark.parametrize(

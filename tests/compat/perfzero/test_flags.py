@@ -12,17 +12,10 @@ from urllib.parse import quote
 import pytest
 
 from assay.bench.values.execution import BenchExecution, BenchReport, BenchResult, ProfileWindow
+from assay.compat.perfzero import values
 from assay.compat.perfzero.command import FLAGS
 from assay.compat.perfzero.flags import build_flags, parse_flags, parse_methods
-from assay.compat.perfzero.values import (
-    Checksum,
-    Download,
-    GitRepo,
-    PerfzeroJob,
-    PerfzeroReport,
-    hide_secrets,
-    parse_checksum,
-)
+from assay.compat.perfzero.values import Checksum, Download, GitRepo, PerfzeroJob, PerfzeroReport
 from assay.errors import ExitCode, UsageError
 
 SHA = "0123456789abcdef" * 4
@@ -100,17 +93,20 @@ def test_a_message_has_the_form_that_is_wanted_and_no_token() -> None:
 def test_a_checksum_is_known_by_its_length() -> None:
     for algorithm in ("md5", "sha1", "sha256", "sha512"):
         digits = hashlib.new(algorithm, b"x").hexdigest()
-        assert parse_checksum(digits.upper()) == parse_checksum(f"{algorithm}:{digits}") == Checksum(algorithm, digits)
+        given = [values.parse_checksum(text) for text in (digits.upper(), f"{algorithm}:{digits}")]
+        assert given == [Checksum(algorithm, digits)] * 2
     for text in ("abc", "sha256:abc", "md5:" + "0" * 40, "z" * 64, ":" + "0" * 32):
         with pytest.raises(UsageError, match="is not a checksum"):
-            parse_checksum(text)
+            values.parse_checksum(text)
 
 
 # ---------------------------------------------------------------- what is meant
 
 
 def test_the_defaults() -> None:
-    job, bench = parse(), parse().bench
+    job = parse({"PERFZERO_B": "2", "PERFZERO_A": "1", "PERF": "no", "XPERFZERO_C": "no"})
+    assert job.env_vars == {"PERFZERO_A": "1", "PERFZERO_B": "2"}, "only variables with the prefix"
+    bench = job.bench
     assert [method.name for method in bench.methods] == ["m.C.f"]
     assert (bench.trials, bench.data_dir, job.workspace) == (1, "/data", "/here/workspace")
     assert (job.repos, job.downloads, bench.python_path, bench.profile, job.upload_methods) == ((), (), (), (), ())
@@ -193,11 +189,6 @@ def test_a_relative_interpreter_is_meant_from_here_and_a_plain_name_from_path(tm
     assert parse(python="sh").bench.python == "sh"
 
 
-def test_only_variables_with_the_prefix_are_kept() -> None:
-    job = parse({"PERFZERO_B": "2", "PERFZERO_A": "1", "PERF": "no", "XPERFZERO_C": "no"})
-    assert job.env_vars == {"PERFZERO_A": "1", "PERFZERO_B": "2"}
-
-
 def test_commas_inside_brackets_belong_to_the_expression() -> None:
     texts = ["m.C.filter:a{1,2},m.C.f", "m.C.filter:[,x](b,c)"]
     assert [method.text for method in parse_methods(texts)] == ["m.C.filter:a{1,2}", "m.C.f", "m.C.filter:[,x](b,c)"]
@@ -241,32 +232,21 @@ def test_flags_as_the_summary_keeps_them() -> None:
 # ---------------------------------------------------------------- values
 
 
-@pytest.mark.parametrize(
-    ("url", "name"),
-    [
-        ("https://example.org/tensorflow/models.git", "models"),
-        ("https://example.org/tensorflow/models/", "models"),
-        ("git@example.org:models.git", "models"),
-        ("/some/where/models.v2.git", "models.v2"),
-        ("/some/.hidden", ".hidden"),
-    ],
-)
-def test_the_folder_of_a_repository(url: str, name: str) -> None:
-    assert GitRepo(url).name == name
+def test_the_folder_of_a_repository() -> None:
+    names = {f"https://example.org/tensorflow/models{end}": "models" for end in (".git", "/")}
+    names |= {"git@h.org:models.git": "models", "/where/models.v2.git": "models.v2", "/some/.hidden": ".hidden"}
+    assert {url: GitRepo(url).name for url in names} == names
 
 
-@pytest.mark.parametrize(
-    ("text", "hidden"),
-    [
-        ("https://user:word@host/x", "https://***@host/x"),
-        ("--git_repos=https://token@host/x;main", "--git_repos=https://***@host/x;main"),
-        ("a https://one@h/x,https://two@h/y", "a https://***@h/x,https://***@h/y"),
-        ("git@host:team/x.git", "git@host:team/x.git"),
-        ("https://host/user@home", "https://host/user@home"),
-    ],
-)
-def test_what_is_secret_in_an_address_is_hidden(text: str, hidden: str) -> None:
-    assert hide_secrets(text) == hidden
+def test_what_is_secret_in_an_address_is_hidden() -> None:
+    texts = {
+        "https://user:word@host/x": "https://***@host/x",
+        "--git_repos=https://token@host/x;main": "--git_repos=https://***@host/x;main",
+        "a https://one@h/x,https://two@h/y": "a https://***@h/x,https://***@h/y",
+        "git@host:team/x.git": "git@host:team/x.git",
+        "https://host/user@home": "https://host/user@home",
+    }
+    assert {text: values.hide_secrets(text) for text in texts} == texts
 
 
 def report(succeeded: bool, problems: tuple[str, ...] = (), interrupted: str | None = None) -> PerfzeroReport:

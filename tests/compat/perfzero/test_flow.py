@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,6 +14,7 @@ from typing import Any
 import pytest
 from tests.bench_samples import write_module
 from tests.compat.perfzero.conftest import Warehouse
+from tests.compat.perfzero.test_site_packages import git
 from tests.compat.perfzero.test_summary import load_schema
 from tests.show.json_schema import problems
 
@@ -68,11 +68,8 @@ class LabConsole(PerfzeroConsole):
 
     def __init__(self, lab: Lab) -> None:
         super().__init__(quiet=not lab.is_echoing)
-        self.message = lab.said.append  # type: ignore[method-assign]
-        self.detail = lab.details.append  # type: ignore[method-assign]
-        self.write = lab.shown.append  # type: ignore[method-assign]
-        self.warning = lab.warned.append  # type: ignore[method-assign]
-        self.error = lab.failed.append  # type: ignore[method-assign]
+        vars(self).update(message=lab.said.append, detail=lab.details.append, write=lab.shown.append)
+        vars(self).update(warning=lab.warned.append, error=lab.failed.append)
 
 
 class Lab:
@@ -86,16 +83,10 @@ class Lab:
         self.is_echoing = False
 
     def run(self, *methods: str, **flags: Any) -> PerfzeroReport:
-        given = {
-            "benchmark_methods": [",".join(methods)],
-            "root_data_dir": "data",
-            "foreign_limit": "1",  # the machine that tests run on is never quiet
-            "timeout": "60s",
-            **flags,
-        }
+        usual = {"root_data_dir": "data", "foreign_limit": "1", "timeout": "60s"}  # this machine is never quiet
+        given = {"benchmark_methods": [",".join(methods)], **usual, **flags}
         job = parse_flags(given, str(self.folder), {"PERFZERO_MODE": "test"})
-        console = LabConsole(self)
-        return run_perfzero(job, RunHooks(tick_s=0.05), console, "9.9", ("assay", "perfzero"))
+        return run_perfzero(job, RunHooks(tick_s=0.05), LabConsole(self), "9.9", ("assay", "perfzero"))
 
     def summaries(self, report: PerfzeroReport) -> list[dict[str, Any]]:
         folders = [Path(execution.output_dir) for execution in report.executions]
@@ -119,10 +110,6 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
     return make_lab(tmp_path, monkeypatch)
 
 
-def git(folder: Path, *arguments: str) -> str:
-    return subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, check=True).stdout.strip()
-
-
 def publish(folder: Path, files: dict[str, str]) -> str:
     folder.mkdir(parents=True)
     git(folder, "init", "-q", "-b", "main")
@@ -144,15 +131,10 @@ def publish(folder: Path, files: dict[str, str]) -> str:
         ({"data_downloads": ["https://no-such-host.invalid/x;x"]}, "no-such-host", 4),
         ({"data_downloads": [f"/etc/passwd;x;{'0' * 64}"]}, "is not what was expected", 2),
         ({"git_repos": ["/no/such/repository"]}, "cannot be cloned", 2),
-        ({"git_repos": ["https://no-such-host.invalid/x.git"]}, "no-such-host", 4),
         ({"gcloud_key_file_url": "https://no-such-host.invalid/key.json"}, "no-such-host", 4),
         ({"output_gcs_url": "file:///proc/nowhere"}, "/proc/nowhere", 2),
         ({"python_path": "modles"}, r"--python_path: there is no folder .*modles", 2),
-        (
-            {"result_upload_methods": "up.keep,up.kep"},
-            "--result_upload_methods.*has no 'kep'\n  did you mean 'keep'",
-            2,
-        ),
+        ({"result_upload_methods": "up.keep,up.kep"}, "--result_upload_methods.*no 'kep'\n  did you mean 'keep'", 2),
     ],
 )
 def test_what_cannot_be_had_is_reported_before_anything_runs(
@@ -253,12 +235,8 @@ def test_a_good_execution_is_complete(finished: Finished) -> None:
     assert line["vms"] >= line["rss"]
     assert set(finished.report.setup_s) == {"activate_gcloud_service", "download_data", "checkout_repository"}
     (kept,) = load_executions(find_location(None), "B.good")
-    assert (kept.label, kept.trial, kept.extra["command"], kept.extra["system_name"]) == (
-        "nightly",
-        1,
-        "perfzero",
-        "box",
-    )
+    assert (kept.label, kept.trial) == ("nightly", 1)
+    assert kept.extra.items() >= {"command": "perfzero", "system_name": "box"}.items()
 
 
 def test_the_log_holds_what_the_method_printed(finished: Finished) -> None:
@@ -289,21 +267,14 @@ def test_a_summary_is_judged_as_the_execution_was(finished: Finished, tmp_path: 
     assert found.message == "acc is 0.5, below its minimum 0.9"
 
 
-# ---------------------------------------------------------------- trials and ids
-
-
 def test_trials_and_a_fixed_id_overwrite_nothing(lab: Lab) -> None:
     report = lab.run("mod.B.writes", benchmark_num_trials="2", execution_id="fixed")
     assert [(e.execution_id, e.trial) for e in report.executions] == [("fixed", 1), ("fixed-2", 2)]
     assert [summary["benchmark_result"]["trial_id"] for summary in lab.summaries(report)] == [1, 2]
     before = {path: path.read_bytes() for path in (lab.folder / "workspace" / "output").rglob("*") if path.is_file()}
-    again = lab.run("mod.B.writes", execution_id="fixed")
-    assert again.executions[0].execution_id == "fixed-3"
+    assert lab.run("mod.B.writes", execution_id="fixed").executions[0].execution_id == "fixed-3"
     assert {path: path.read_bytes() for path in before} == before
     assert set(report.execution_s) == {(1, "mod.B.writes"), (2, "mod.B.writes")}
-
-
-# ---------------------------------------------------------------- what is brought in
 
 
 def test_everything_that_is_brought_in_is_there_for_the_methods(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -423,14 +394,8 @@ def test_what_cannot_be_sent_is_a_problem_and_loses_no_summary(lab: Lab, warehou
         f"def f(summary):\n    if os.path.isdir({str(target)!r}): shutil.rmtree({str(target)!r})\n"
         f"    open({str(target)!r}, 'w').close()\n"
     )
-    report = lab.run(
-        "mod.B.writes",
-        "mod.B.fixed",
-        bigquery_project_name="p",
-        bigquery_dataset_table_name="d.t",
-        output_gcs_url=f"file://{target}",
-        result_upload_methods="up.refuse,up.keep,vandal.f",
-    )
+    flags = {"bigquery_project_name": "p", "bigquery_dataset_table_name": "d.t", "output_gcs_url": f"file://{target}"}
+    report = lab.run("mod.B.writes", "mod.B.fixed", **flags, result_upload_methods="up.refuse,up.keep,vandal.f")
     assert report.exit_code is ExitCode.INTERNAL
     kept = [json.loads(line) for line in (lab.folder / "kept.jsonl").read_text().splitlines()]
     assert kept == lab.summaries(report), "one that fails does not prevent the others"

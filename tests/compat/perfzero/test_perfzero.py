@@ -109,9 +109,6 @@ def lab(tmp_path: Path) -> Lab:
     return Lab(tmp_path)
 
 
-# ---------------------------------------------------------------- the document's commands
-
-
 def test_an_interrupted_call_keeps_what_it_has(lab: Lab) -> None:
     (lab.folder / "local.py").write_text(LOCAL)
     methods = "--benchmark_methods=local.Local.good,local.Local.wait_for_stop,local.Local.nan"
@@ -120,8 +117,7 @@ def test_an_interrupted_call_keeps_what_it_has(lab: Lab) -> None:
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
-    first = lab.load()[0]
-    assert first["benchmark_result"]["succeeded"] is True
+    assert lab.load()[0]["benchmark_result"]["succeeded"] is True
     assert "what was finished is kept" in err
 
 
@@ -131,13 +127,8 @@ def test_an_interrupted_call_keeps_what_it_has(lab: Lab) -> None:
 @pytest.mark.services("tensorflow")
 def test_a_class_of_tensorflow_runs_unchanged(lab: Lab) -> None:
     (lab.folder / "tf_bench.py").write_text(TENSORFLOW)
-    code, _, err = lab.call(
-        "--benchmark_methods=tf_bench.MatMul.square",
-        f"--python={TF_PYTHON}",
-        "--root_data_dir=data",
-        "--profiler_enabled_time=0:0.3,0.5:",
-        "--execution_label=tf",
-    )
+    words = ["--root_data_dir=data", "--profiler_enabled_time=0:0.3,0.5:", "--execution_label=tf"]
+    code, _, err = lab.call("--benchmark_methods=tf_bench.MatMul.square", f"--python={TF_PYTHON}", *words)
     assert code == 0, err
     (summary,) = lab.load()
     result = summary["benchmark_result"]

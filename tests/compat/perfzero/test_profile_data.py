@@ -113,11 +113,14 @@ def test_what_is_cut_off_is_reported_and_kept(tmp_path: Path) -> None:
     assert (tmp_path / "torch-1.json").exists()
 
 
-def test_an_empty_trace_has_no_plane(tmp_path: Path) -> None:
+def test_a_trace_without_calls_has_no_plane(tmp_path: Path) -> None:
     write(tmp_path / "python-1.json", {"traceEvents": []}, 0)
     assert arrange_profiles(str(tmp_path), "h") == []
     assert [path.name for path in tmp_path.rglob("h.*")] == ["h.trace.json.gz"]
     assert arrange_profiles(str(tmp_path / "absent"), "h") == [], "no profile is no problem"
+    events = [{"ph": "M", "name": "thread_name"}, 3, {"ph": "X", "name": "a"}]
+    traces: list[Any] = [{}, [], {"traceEvents": []}, {"traceEvents": "x"}, events]
+    assert [render_xspace(trace, "host") for trace in traces] == [None] * 5
 
 
 # ---------------------------------------------------------------- planes
@@ -139,22 +142,10 @@ def lines(data: bytes | None) -> dict[str, list[tuple[str, float, float]]]:
     }
 
 
-def test_a_trace_without_calls_is_none() -> None:
-    events = [{"ph": "M", "name": "thread_name"}, 3, {"ph": "X", "name": "a"}]
-    traces: list[Any] = [{}, [], {"traceEvents": []}, {"traceEvents": "x"}, events]
-    assert [render_xspace(trace, "host") for trace in traces] == [None] * 5
-
-
 def test_threads_and_calls_come_back() -> None:
-    trace = {
-        "traceEvents": [
-            {"ph": "M", "name": "thread_name", "pid": 7, "tid": 1, "args": {"name": "MainThread"}},
-            call("inner", 1500.0, 100.0),
-            call("outer", 1000.0, 2000.0),
-            call("other", 1250.5, 0.25, tid="stream 7"),
-        ]
-    }
-    data = render_xspace(trace, "node7")
+    named = {"ph": "M", "name": "thread_name", "pid": 7, "tid": 1, "args": {"name": "MainThread"}}
+    made = [call("inner", 1500.0, 100.0), call("outer", 1000.0, 2000.0), call("other", 1250.5, 0.25, tid="stream 7")]
+    data = render_xspace({"traceEvents": [named, *made]}, "node7")
     assert data is not None
     assert lines(data) == {
         "MainThread 7/1": [("outer", 0.0, 2000.0), ("inner", 500.0, 100.0)],

@@ -31,6 +31,7 @@ from assay.compat.perfzero.summary import (
     build_summary,
     load_process_info,
     parse_process_info,
+    plot_process_info,
     render_closing,
     render_end,
     render_json,
@@ -38,7 +39,6 @@ from assay.compat.perfzero.summary import (
     render_log_head,
     render_process_info,
     render_profile_hint,
-    write_plot,
 )
 from assay.compat.perfzero.values import Package, PerfzeroJob, PerfzeroReport
 from assay.errors import InfrastructureError, NotFoundError, UsageError
@@ -246,9 +246,6 @@ def test_where_the_profiles_are(monkeypatch: pytest.MonkeyPatch) -> None:
     assert hint.endswith(", after: pip install 'assay[perfzero]'"), "a board without its tab for profiles"
 
 
-# ---------------------------------------------------------------- the schema can fail
-
-
 GONE = object()
 WRONG = [
     ("execution_id", GONE),
@@ -344,10 +341,9 @@ def lines_of(text: str) -> list[dict[str, float]]:
 
 
 def test_a_line_for_each_reading_with_the_share_between() -> None:
+    # a run of milliseconds has the kernel's counters
     text = render_process_info([], execution(peaks=Peaks(1000, 2000, 80.5, gpu_memory_bytes=7)))
-    assert lines_of(text) == [{"time": 0.02, "rss": 1000, "vms": 2000, "cpu_percent": 80.5, "gpu_memory": 7}], (
-        "a run of milliseconds has the kernel's figures"
-    )
+    assert lines_of(text) == [{"time": 0.02, "rss": 1000, "vms": 2000, "cpu_percent": 80.5, "gpu_memory": 7}]
     readings = [
         Reading(11.0, 2, 0.5, 100, 200, 100),
         Reading(12.0, 3, 2.5, 110, 210, 110),
@@ -361,30 +357,16 @@ def test_a_line_for_each_reading_with_the_share_between() -> None:
     gpu = GpuReading(5, 90.0, 1400, 60, 250.5)
     (line,) = lines_of(render_process_info([Reading(11.0, 1, 1.0, 1, 2, 1, gpu)], execution(started_at=None)))
     assert line["cpu_percent"] == 0.0
-    assert {key: value for key, value in line.items() if key.startswith("gpu")} == {
-        "gpu_memory": 5,
-        "gpu_percent": 90.0,
-        "gpu_clock_mhz": 1400,
-        "gpu_temperature_c": 60,
-        "gpu_power_w": 250.5,
-    }
+    known = {"gpu_memory": 5, "gpu_percent": 90.0, "gpu_clock_mhz": 1400, "gpu_temperature_c": 60, "gpu_power_w": 250.5}
+    assert {key: value for key, value in line.items() if key.startswith("gpu")} == known
 
 
-def test_perfzero_s_own_lines() -> None:
+def test_perfzero_s_own_lines_are_read_and_damaged_ones_counted() -> None:
     info = parse_process_info([*OLD, "\n"])
     assert (info.lines, info.unreadable, list(info.series)) == (3, 0, ["rss", "vms", "cpu_percent"])
     assert info.series["cpu_percent"] == ([1550040323.9, 1550040325.0, 1550040326.1], [771.1, 12.0, 99.5])
-
-
-def test_damaged_lines_are_counted_and_the_others_read() -> None:
-    damaged = [
-        '{"time": 1, "rss"',
-        "[]",
-        '{"rss": 1}',
-        '{"time": true, "rss": 1}',
-        '{"time": NaN, "rss": 1}',
-        '{"time": 1}',
-    ]
+    damaged = ['{"time": 1, "rss"', "[]", '{"rss": 1}', '{"time": true, "rss": 1}', '{"time": NaN, "rss": 1}']
+    damaged.append('{"time": 1}')
     info = parse_process_info([*damaged, OLD[0], '{"time": 2, "rss": "much", "other": 5}'])
     assert (info.lines, info.unreadable) == (2, 6)
     assert info.series["other"] == ([2.0], [5.0])
@@ -425,18 +407,18 @@ def test_the_pdf_has_a_page_for_each_metric(tmp_path: Path) -> None:
     """As drawn: axes begin at zero, and those of counts have no halves."""
     log, target = tmp_path / "log", tmp_path / "x.pdf"
     log.write_text('{"time": 0, "x": 1000, "processes": 1}\n{"time": 10, "x": 1001, "processes": 2}\n')
-    assert write_plot(str(log), str(target)).lines == 2
+    assert plot_process_info(str(log), str(target)) == f"{target}: 2 pages from 2 readings"
     data = target.read_bytes()
     assert data.startswith(b"%PDF-")
     assert len(re.findall(rb"/Type\s*/Page\b(?!s)", data)) == 2
     labels = list_labels(target)
     assert {b"0", b"1", b"1000"} <= labels, "between 1000 and 1001 alone there would be no 0"
     assert not any(re.fullmatch(rb"\d\.[1-9]\d*", label) for label in labels)
-    write_plot(str(log), str(target))
+    plot_process_info(str(log), str(target))
     assert target.read_bytes() == data, "the same readings give the same file"
     log.write_text('{"time": 1, "x": 1.5}\n')
-    write_plot(str(log), str(target))
+    plot_process_info(str(log), str(target))
     assert any(re.fullmatch(rb"\d\.[1-9]\d*", label) for label in list_labels(target)), "of a single reading, too"
     with pytest.raises(InfrastructureError, match="cannot write"):
-        write_plot(str(log), str(tmp_path / "no" / "where.pdf"))
+        plot_process_info(str(log), str(tmp_path / "no" / "where.pdf"))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["log", "x.pdf"], "nothing is left aside"

@@ -22,17 +22,13 @@ def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StandIns:
     return use_stand_ins(tmp_path, monkeypatch, "docker", "gcloud")
 
 
-@pytest.mark.parametrize(
-    ("name", "how"), [("gcloud", "cloud.google.com/sdk"), ("mdadm", "apt install mdadm"), ("other", "PATH")]
-)
-def test_a_missing_program_is_reported_with_the_way_to_get_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, how: str
-) -> None:
+def test_a_missing_program_is_reported_with_the_way_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    for use in (ask_tool, run_tool):
-        with pytest.raises(UsageError, match=f"{name} was not found on PATH") as caught:
-            use([name])
-        assert how in (caught.value.hint or "")
+    for name, how in {"gcloud": "cloud.google.com/sdk", "mdadm": "apt install mdadm", "other": "PATH"}.items():
+        for use in (ask_tool, run_tool):
+            with pytest.raises(UsageError, match=f"{name} was not found on PATH") as caught:
+                use([name])
+            assert how in (caught.value.hint or "")
 
 
 # ---------------------------------------------------------------- running
@@ -129,18 +125,11 @@ def test_each_known_failure_has_its_hint(words: str, code: int, hint: str | None
     assert hint is None or hint in (error.hint or "")
 
 
-@pytest.mark.parametrize(
-    ("argv", "code", "message"),
-    [
-        (["docker", "build", "-t", "x"], 1, "docker build failed with exit code 1"),
-        (["sudo", "mdadm", "--create"], 1, "sudo mdadm failed with exit code 1"),
-        (["lsblk", "--json"], 1, "lsblk failed with exit code 1"),
-        (["docker", "--help"], 1, "docker failed with exit code 1"),
-        (["mkfs.ext4", "-F", "/dev/x"], -9, "mkfs.ext4 was ended by SIGKILL"),
-    ],
-)
-def test_a_command_s_name_ends_before_its_options(argv: list[str], code: int, message: str) -> None:
-    assert build_failure(argv, code, "").message == message
+def test_a_command_s_name_ends_before_its_options() -> None:
+    names = {"docker build -t x": "docker build", "sudo mdadm --create": "sudo mdadm", "docker --help": "docker"}
+    for call, name in (names | {"lsblk --json": "lsblk"}).items():
+        assert build_failure(call.split(), 1, "").message == f"{name} failed with exit code 1"
+    assert build_failure(["mkfs.ext4", "-F", "/dev/x"], -9, "").message == "mkfs.ext4 was ended by SIGKILL"
 
 
 # ---------------------------------------------------------------- doing or showing

@@ -43,9 +43,6 @@ SUMMARY: dict[str, Any] = {
 }
 
 
-# ---------------------------------------------------------------- the row
-
-
 def test_a_row_has_the_documented_columns() -> None:
     row = build_row({**SUMMARY, "more": 1})
     assert set(row) == {"execution_id", "execution_timestamp", *JSON_COLUMNS}
@@ -57,18 +54,14 @@ def test_a_row_has_the_documented_columns() -> None:
         build_row({**SUMMARY, "system_info": {"x": math.nan}})
 
 
-# ---------------------------------------------------------------- a table of ours
-
-
 def test_a_row_arrives_or_its_faults_are_reported(warehouse: Warehouse) -> None:
     row = build_row(SUMMARY)
     insert_row("p", "d.t", row)
     assert warehouse.rows == [{"json": row, "insertId": SUMMARY["execution_id"]}]
     location = {"reason": "invalid", "location": "process_info", "message": "no such field: process_info."}
     warehouse.errors = [location, {"reason": "stopped"}]
-    with pytest.raises(
-        InfrastructureError, match=r"refused the row for p\.d\.t: process_info: no such field.*; row: stopped"
-    ):
+    words = r"refused the row for p\.d\.t: process_info: no such field.*; row: stopped"
+    with pytest.raises(InfrastructureError, match=words):
         insert_row("p", "d.t", row)
     assert len(warehouse.rows) == 1
     make = r"bq mk --table p:d\.other execution_timestamp:TIMESTAMP,execution_id:STRING,ml_framework_info:STRING"
@@ -76,29 +69,24 @@ def test_a_row_arrives_or_its_faults_are_reported(warehouse: Warehouse) -> None:
         insert_row("p", "d.other", row)
 
 
-@pytest.mark.parametrize(
-    ("status", "kind", "words"),
-    [
-        (403, UsageError, "does not let us write to p.d.t: .*not today"),
-        (400, InfrastructureError, "did not take the row for p.d.t: .*not today"),
-    ],
-)
-def test_a_refusal_is_named(warehouse: Warehouse, status: int, kind: type[Exception], words: str) -> None:
-    warehouse.status = status
-    with pytest.raises(kind, match=words):
-        insert_row("p", "d.t", build_row(SUMMARY))
-    assert warehouse.asked == 1
-
-
-def test_a_service_that_is_down_is_asked_again_and_left(warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refusal_is_named_and_a_service_that_is_down_is_asked_again_and_left(
+    warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from google.api_core import retry
 
+    warehouse.status = 403
+    with pytest.raises(UsageError, match=r"does not let us write to p.d.t: .*not today"):
+        insert_row("p", "d.t", build_row(SUMMARY))
+    warehouse.status = 400
+    with pytest.raises(InfrastructureError, match=r"did not take the row for p.d.t: .*not today"):
+        insert_row("p", "d.t", build_row(SUMMARY))
+    assert warehouse.asked == 2
     monkeypatch.setattr(retry.retry_unary.time, "sleep", lambda _: None)
     monkeypatch.setattr(uploads, "_RETRY_S", 2.5)  # the first pause is two seconds at most
     warehouse.status = 503
     with pytest.raises(InfrastructureError, match=r"did not take the row for p\.d\.t: .*not today"):
         insert_row("p", "d.t", build_row(SUMMARY))
-    assert warehouse.asked > 1
+    assert warehouse.asked > 3
     assert warehouse.rows == []
 
 
@@ -107,9 +95,8 @@ def test_without_a_login(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("BIGQUERY_EMULATOR_HOST", raising=False)
     monkeypatch.delenv("GOOGLE_APPLICATION_CREDENTIALS", raising=False)
     monkeypatch.setenv("NO_GCE_CHECK", "true")
-    with pytest.raises(
-        UsageError, match=r"(?s)does not let us write to p.d.t: .*gcloud auth application-default login"
-    ):
+    words = r"(?s)does not let us write to p.d.t: .*gcloud auth application-default login"
+    with pytest.raises(UsageError, match=words):
         insert_row("p", "d.t", build_row(SUMMARY))
 
 
@@ -278,13 +265,6 @@ def output(tmp_path: Path) -> Path:
     return folder
 
 
-def read_tree(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
-# ---------------------------------------------------------------- to object stores
-
-
 @pytest.mark.filterwarnings("ignore:Sending a large body directly with raw bytes:ResourceWarning")  # the libraries'
 def test_a_folder_is_sent(store: Any, output: Path, tmp_path: Path) -> None:
     large = os.urandom(9_000_000)
@@ -327,15 +307,12 @@ def test_a_file_that_arrives_short_is_noticed_and_a_log_may_grow(
     assert upload_folder(str(tmp_path / "logs"), "s3://b/r") == 1  # 3 lies between 2 and 4
 
 
-# ---------------------------------------------------------------- to this machine
-
-
 @pytest.mark.parametrize("form", ["{}", "file://{}/"])
 def test_a_folder_is_copied(output: Path, hostile_path: Path, form: str) -> None:
     target = hostile_path / "id-1"
     for _ in range(2):  # and again: replaced
         assert upload_folder(str(output), form.format(quote(str(target)) if ":" in form else target)) == len(TREE)
-        assert read_tree(target) == TREE
+        assert {name: (target / name).read_bytes() for name in TREE} == TREE
 
 
 def test_what_cannot_be_sent(output: Path, tmp_path: Path) -> None:
@@ -346,7 +323,7 @@ def test_what_cannot_be_sent(output: Path, tmp_path: Path) -> None:
     for target in (output, output / "deeper"):
         with pytest.raises(UsageError, match="into itself"):
             upload_folder(str(output), str(target))
-    assert read_tree(output) == TREE
+    assert not (output / "deeper").exists()
     (tmp_path / "r").mkdir()
     (tmp_path / "r" / "profiler_data").write_bytes(b"")
     with pytest.raises(InfrastructureError, match=r"/r cannot be used: "):
@@ -364,18 +341,11 @@ def test_a_folder_that_may_not_be_written(forbidden_dir: Path) -> None:
 # ---------------------------------------------------------------- before there is anything to send
 
 
-@pytest.mark.parametrize(
-    ("url", "words"),
-    [
-        ("gsx://bucket/x", "gsx:// cannot be used"),
-        ("gs://", "names no bucket"),
-        ("file:///proc/nowhere", "/proc/nowhere cannot be written"),
-        ("", "the address is empty"),
-    ],
-)
-def test_what_can_never_be_sent_to(url: str, words: str) -> None:
-    with pytest.raises(UsageError, match=words):
-        check_target(url)
+def test_what_can_never_be_sent_to() -> None:
+    wrong = {"gsx://bucket/x": "gsx:// cannot be used", "gs://": "names no bucket", "": "the address is empty"}
+    for url, words in (wrong | {"file:///proc/nowhere": "/proc/nowhere cannot be written"}).items():
+        with pytest.raises(UsageError, match=words):
+            check_target(url)
 
 
 def test_a_store_is_not_asked_before_there_is_something_to_send(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,11 +44,11 @@ def test_every_file_is_in_it_and_its_record_is_true(packed: Path) -> None:
 
 def test_a_failure_leaves_the_old_wheel_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / build_wheel_name()).write_text("old")
-    monkeypatch.setattr(wheel, "_package_files", lambda: {"assay/gone.py": str(tmp_path / "gone.py")})
+    monkeypatch.setattr(wheel, "_shared_files", lambda _found: {"assay/gone.py": str(tmp_path / "gone.py")})
     with pytest.raises(FileNotFoundError):
         write_wheel(str(tmp_path))
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {build_wheel_name(): "old"}
-    monkeypatch.setattr(wheel, "_package_files", lambda: {"assay/here.py": __file__})
+    monkeypatch.undo()
     assert zipfile.is_zipfile(write_wheel(str(tmp_path))), "the old one is replaced as a whole"
 
 

@@ -68,9 +68,7 @@ class TestIntroduction:
         said = user.well("runx", "sweep.yml", "-i")
         assert said.lines == [f"{word} --lr {lr}" for lr in (0.01, 0.02) for word in ("echo training", "training")]
         assert "no LOGROOT in .runx: runs go to runs/sweep" in said.err
-        assert [(run / "train.log").read_text() for run in user.runs()] == [
-            *("training --lr 0.01\n", "training --lr 0.02\n")
-        ]
+        assert [(run / "train.log").read_text() for run in user.runs()] == [f"{line}\n" for line in said.lines[1::2]]
 
     def test_the_gpus_are_left_alone_or_slots(self, user: UserFolder, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "6,7")
@@ -102,37 +100,27 @@ class TestDirectories:
         (run,) = user.runs("conf/here/other")
         assert re.fullmatch("first_" + COOLNAME, run.name)
 
-    def test_the_originals_files_are_there(self, user: UserFolder) -> None:
-        user.write("sweep.yml", ONE.replace("}", ", logdir: LOGDIR}"))
-        user.well("runx", "sweep.yml")
-        (first,) = user.runs()
-        assert json.loads((first / "hparams.json").read_text()) == {"lr": 0.01, "solver": "sgd", "logdir": str(first)}
-        assert (
-            (first / "submit_cmd.sh").read_text().endswith(f"python train.py --lr 0.01 --solver sgd --logdir {first}\n")
-        )
-        assert (first / "code" / "train.py").exists()
-
 
 class TestCode:
     def test_editing_the_source_during_a_sweep_changes_nothing(self, user: UserFolder) -> None:
         source = str(user.folder / "train.py")
         user.write("train.py", f"print('as it was')\nopen({source!r}, 'w').write('print(\"edited\")')\n")
         user.write("sweep.yml", TWO)
-        said = user.well("runx", "sweep.yml", "-i")
-        assert said.lines[1::2] == ["as it was"] * 2
+        assert user.well("runx", "sweep.yml", "-i").lines[1::2] == ["as it was"] * 2
         assert user.read("train.py") == 'print("edited")'
 
-    def test_submit_cmd_repeats_the_run_with_its_own_code(self, user: UserFolder) -> None:
+    def test_the_originals_files_are_there_and_submit_cmd_repeats_the_run_with_its_own_code(
+        self, user: UserFolder
+    ) -> None:
         """B5: PYTHONPATH counts without a farm."""
-        user.write("sweep.yml", ONE)
+        user.write("sweep.yml", ONE.replace("}", ", logdir: LOGDIR}"))
         user.write("train.py", "import os, sys; print(os.getcwd(), os.environ['PYTHONPATH'], *sys.argv[1:])")
         user.well("runx", "sweep.yml")
         (first,) = user.runs()
+        assert json.loads((first / "hparams.json").read_text()) == {"lr": 0.01, "solver": "sgd", "logdir": str(first)}
         user.write("train.py", "raise SystemExit(1)")
-        again = subprocess.run(
-            ["bash", str(first / "submit_cmd.sh")], capture_output=True, text=True, check=True, cwd="/"
-        )
-        assert again.stdout == f"{first}/code {first}/code --lr 0.01 --solver sgd\n"
+        again = subprocess.run(["bash", first / "submit_cmd.sh"], capture_output=True, text=True, check=True, cwd="/")
+        assert again.stdout == f"{first}/code {first}/code --lr 0.01 --solver sgd --logdir {first}\n"
         assert (first / "train.log").read_text() == again.stdout
 
 
@@ -258,8 +246,7 @@ class TestFailures:
         failed = user.assay("runx", "sweep.yml", "-i")
         hint = re.findall(r"assay (rerun \S+)", failed.err)[0].split()
         user.write("train.py", "print('new')")
-        again = user.assay(*hint)
-        assert again.code == 1
+        again = user.assay(*hint, code=1)
         line = "1 run has the recorded snapshot: train.py has changed since (--new-code takes the current code)\n"
         assert again.err.startswith(line)
         user.well(*hint, "--new-code")
@@ -269,8 +256,7 @@ class TestFailures:
         """B7"""
         user.write("train.py", "import sys; print('loss is nan'); sys.exit('0.02' in sys.argv)")
         user.write("sweep.yml", TWO)
-        said = user.assay("runx", "sweep.yml", "-i")
-        assert said.code == 1
+        said = user.assay("runx", "sweep.yml", "-i", code=1)
         assert said.err.count("train ended with exit code 1") == 1
         assert "  | loss is nan" in said.err
         assert "1 done, 1 failed" in said.err

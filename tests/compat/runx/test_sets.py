@@ -52,17 +52,11 @@ def end_all(prepared: Prepared, *ends: tuple[State | None, StopKind | None]) -> 
             run_directory.write_outcome(path, Outcome(state, 1))
 
 
-def test_the_first_call(tmp_path: Path) -> None:
+def test_a_first_call_that_was_killed_at_once_is_continued(tmp_path: Path) -> None:
     first = begin(prepare(tmp_path))
     assert (first.set_number, names(first)) == (1, ["fresh-a", "fresh-b"])
-    assert json.loads((tmp_path / "study/.assay/set.1.json").read_text())["runs"] == {
-        "id1": "fresh-a",
-        "id2": "fresh-b",
-    }
-
-
-def test_a_call_that_was_killed_at_once_is_continued(tmp_path: Path) -> None:
-    begin(prepare(tmp_path))
+    content = json.loads((tmp_path / "study/.assay/set.1.json").read_text())
+    assert content["runs"] == {"id1": "fresh-a", "id2": "fresh-b"}
     again = begin(prepare(tmp_path, ("other-a", "other-b")))
     assert (again.set_number, names(again)) == (1, ["fresh-a", "fresh-b"])
 
@@ -101,9 +95,8 @@ def test_of_two_calls_at_once_assay_run_joins_the_first_and_assay_runx_begins_an
     first, second = (run_sets.RunxRules().name_runs(prepare(tmp_path, keeps_finished=keeps)) for _ in range(2))
     assert names(run_sets.pin(first)) == ["fresh-a", "fresh-b"]
     pinned = run_sets.pin(second)
-    assert (pinned.set_number, names(pinned)) == (
-        (1, ["fresh-a", "fresh-b"]) if keeps else (2, ["fresh-a_2", "fresh-b_2"])
-    )
+    expected = (1, ["fresh-a", "fresh-b"]) if keeps else (2, ["fresh-a_2", "fresh-b_2"])
+    assert (pinned.set_number, names(pinned)) == expected
 
 
 def test_a_set_whose_supervisor_lives_is_not_joined_and_that_is_printed(tmp_path: Path) -> None:
@@ -129,13 +122,10 @@ def test_another_tag_is_another_set(tmp_path: Path) -> None:
     assert run_sets.RunxRules().name_runs(prepare(tmp_path, keeps_finished=True)).set_number == 2
 
 
-def test_other_dialects_have_no_sets(tmp_path: Path) -> None:
-    prepared = replace(prepare(tmp_path), set_number=None)
-    assert run_sets.pin(prepared) == prepared
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_the_tenth_set_comes_after_the_ninth(tmp_path: Path) -> None:
+    prepared = replace(prepare(tmp_path), set_number=None)
+    assert run_sets.pin(prepared) == prepared, "other dialects have no sets"
+    assert list(tmp_path.iterdir()) == []
     meta = tmp_path / "study" / ".assay"
     meta.mkdir(parents=True)
     for number in (1, 9, 10):

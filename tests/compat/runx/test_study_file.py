@@ -129,6 +129,9 @@ def test_the_documents_own_bigfarm_is_a_farm(project):
     assert (farm.kind, farm.submit) == ("generic", "submit_job")
     assert farm.resources == (("image", "mydocker-image-big:1.0"), ("gpu", 8), ("cpu", 64), ("mem", 450))
     assert project.load(INTRO, BIGFARM, farm="smallfarm").farm == "smallfarm", "the command line wins"
+    study = project.load(INTRO, "logroot: /old\nFARM: farm\nfarm: {SUBMIT_CMD: bash, RESOURCES: {}}\n")
+    assert (study.farm, study.root) == ("farm", "/old"), "a farm may be called farm"
+    assert (study.farms["farm"].submit, study.farms["farm"].resources) == ("bash", ())
 
 
 NGC = """
@@ -239,6 +242,7 @@ def test_values_reach_the_command_as_runx_writes_them(project):
     }
 
 
+A_124 = ["run --a 1", "run --a 2", "run --a 4"]
 COMMANDS = {
     "null leaves the flag out, B11": ("CMD: run\nHPARAMS: {a: null, b: [null, 1]}\n", ["run", "run --b 1"]),
     "a block text does not cut the command": (
@@ -260,10 +264,7 @@ COMMANDS = {
         "CMD: run\nHPARAMS: {config: 'a.py --config.x --config.y v'}\n",
         ["run --config a.py --config.x --config.y v"],
     ),
-    "dotted keys are flags like others": (
-        "CMD: run\nHPARAMS: {model.depth: [1, 2]}\n",
-        ["run --model.depth 1", "run --model.depth 2"],
-    ),
+    "dotted keys are flags like others": ("CMD: run\nHPARAMS: {model.depth: 2}\n", ["run --model.depth 2"]),
     "none inside a list": ("CMD: run\nHPARAMS: {k: [None], j: [None, 3]}\n", ["run", "run --j 3"]),
     "the older lower case spelling, B13": (
         "cmd: python main.py\nhparams:\n  lr: [1, 2]\n",
@@ -275,13 +276,11 @@ COMMANDS = {
         "CMD: run\nHPARAMS: [{a: 1, b: 2}, {c: 3, a: 9}]\n",
         ["run --a 1 --b 2", "run --a 9 --b 2 --c 3"],
     ),
-    "a list in an item replaces the inherited one": (
-        "CMD: run\nHPARAMS: [{a: [1, 2]}, {a: [4]}]\n",
-        ["run --a 1", "run --a 2", "run --a 4"],
-    ),
-    "anchors and merge keys": (
-        "base: &base {lr: 1, bs: 2}\nCMD: run\nHPARAMS: {<<: *base, lr: 3}\n",
-        ["run --lr 3 --bs 2"],
+    "a list in an item replaces the inherited one": ("CMD: run\nHPARAMS: [{a: [1, 2]}, {a: [4]}]\n", A_124),
+    "anchors and merge keys": ("base: &b {lr: 1, bs: 2}\nCMD: run\nHPARAMS: {<<: *b, lr: 3}\n", ["run --lr 3 --bs 2"]),
+    "a skip that says no": (
+        "CMD: run\nHPARAMS: [{a: 1, RUNX.SKIP: 0}, {RUNX.SKIP: None}, {RUNX.SKIP: null}, {RUNX.SKIP: ''}]\n",
+        ["run --a 1"] * 4,
     ),
     "a skipped first item is a template for the others, B9": (
         "CMD: run\nHPARAMS: [{a: 1, b: 2, RUNX.SKIP: true}, {a: 3}, {a: 4, RUNX.SKIP: yes}, {a: 5, RUNX.SKIP: false}]\n",
@@ -310,13 +309,6 @@ def test_a_value_listed_twice_is_two_runs(project):
     assert len({run.id for run in plan.runs}) == len({run.name for run in plan.runs}) == 4
     assert not plan.links
     assert not plan.warnings, "a script may want any parameter"
-
-
-def test_other_farms(project):
-    study = project.load(INTRO, "logroot: /old\nFARM: farm\nfarm: {SUBMIT_CMD: bash, RESOURCES: {}}\n")
-    assert (study.farm, study.root) == ("farm", "/old"), "a farm may be called farm"
-    farm = study.farms["farm"]
-    assert (farm.kind, farm.submit, farm.resources) == ("generic", "bash", ())
 
 
 SCALARS = st.one_of(
@@ -367,29 +359,11 @@ def test_tags_are_inherited_swept_and_filled_and_not_passed_on(project, hparams,
     assert all(run.name.startswith(f"{tag}_") for run, tag in zip(plan.runs, expected, strict=True) if tag)
 
 
-def test_a_skip_that_says_no_is_not_passed_on(project):
-    for value in ("false", "0", "null", "None", "''"):
-        assert project.commands(f"CMD: run\nHPARAMS: {{a: 1, RUNX.SKIP: {value}}}\n") == ["run --a 1"]
-
-
 def test_nodes_and_partition_are_for_the_farm(project):
     plan = project.plan("CMD: run\nHPARAMS: {lr: 1, SUBMIT_JOB.NODES: [1, 2], SUBMIT_JOB.PARTITION: batch}\n")
     assert [run.commands[0].text for run in plan.runs] == ["run --lr 1", "run --lr 1"]
-    assert [dict(run.farm_resources) for run in plan.runs] == [
-        {"nodes": 1, "partition": "batch"},
-        {"nodes": 2, "partition": "batch"},
-    ]
+    assert [dict(run.farm_resources) for run in plan.runs] == [{"nodes": n, "partition": "batch"} for n in (1, 2)]
     assert [dict(run.params) for run in plan.runs] == [{"lr": 1}] * 2
-
-
-def test_a_mistyped_magic_word_is_passed_on_with_a_warning(project):
-    text = "CMD: run\nHPARAMS: {RUNX.TAGS: x}\n"
-    assert project.commands(text) == ["run --RUNX.TAGS x"]
-    (warning,) = project.load(text).warnings
-    assert "RUNX.TAG" in (warning.hint or "")
-
-
-# ---------------------------------------------------------------- LOGDIR
 
 
 def test_logdir_is_the_run_directory_wherever_a_string_stands(project):
@@ -449,6 +423,9 @@ def test_without_a_farm_runs_are_local(project):
     for text in ("LOGROOT: /l\n", "LOGROOT: /l\nFARM: null\n", "FARM: None\n", "FARM: ''\n"):
         study = project.load(INTRO, text)
         assert (study.farm, study.farms) == (None, {})
+    study = project.load(INTRO, "SUBMIT_CMD: submit_job\nRESOURCES: {gpu: 1}\n")
+    assert study.farm is None
+    assert "nothing is submitted" in str(study.warnings[0])
 
 
 def test_a_farm_that_names_no_section_is_an_error_with_a_suggestion(project):
@@ -459,20 +436,13 @@ def test_a_farm_that_names_no_section_is_an_error_with_a_suggestion(project):
     assert "add a section `x:`" in project.farm_problems(INTRO, "FARM: x\n")
 
 
-@pytest.mark.parametrize(
-    ("name", "extra", "kind"),
-    [
-        ("myngc2", "NGC_LOGROOT: /n, WORKSPACE: w,", "ngc"),
-        ("draco-rno", "", "draco"),
-        ("cluster", "", "generic"),
-        ("cluster", "SUBMIT_TEMPLATE: 'qsub {script}',", "template"),
-    ],
-)
-def test_the_kind_of_a_farm(project, name, extra, kind):
-    study = project.load(INTRO, f"FARM: {name}\n{name}: {{ {extra} SUBMIT_CMD: submit_job }}\n")
-    farm = study.farms[name]
-    assert farm.kind == kind
-    assert farm.submit == ("qsub {script}" if kind == "template" else "submit_job")
+def test_the_kind_of_a_farm(project):
+    names = {"ngc": "myngc2", "draco": "draco-rno", "generic": "cluster", "template": "cluster"}
+    more = {"ngc": "NGC_LOGROOT: /n, WORKSPACE: w,", "template": "SUBMIT_TEMPLATE: 'qsub {script}',"}
+    for kind, name in names.items():
+        study = project.load(INTRO, f"FARM: {name}\n{name}: {{ {more.get(kind, '')} SUBMIT_CMD: submit_job }}\n")
+        farm = study.farms[name]
+        assert (farm.kind, farm.submit) == (kind, "qsub {script}" if kind == "template" else "submit_job")
 
 
 def test_a_farm_without_a_submit_command_is_refused_where_it_is_used(project):
@@ -489,29 +459,15 @@ def test_a_farm_without_a_submit_command_is_refused_where_it_is_used(project):
 
 
 @pytest.mark.parametrize(
-    "section",
-    [
-        "{SUBMIT_CMD: ''}",
-        "{SUBMIT_CMD: }",
-        "{SUBMIT_CMD: [a, b]}",
-        "{SUBMIT_CMD: x, RESOURCES: 3}",
-        "{WORKSPACE: {}}",
-    ],
+    "section", ["{SUBMIT_CMD: ''}", "{SUBMIT_CMD: [a, b]}", "{SUBMIT_CMD: x, RESOURCES: 3}", "{WORKSPACE: {}}"]
 )
 @pytest.mark.parametrize("name", ["f", "ngc", "draco"])
 def test_a_farm_section_that_cannot_be_used_is_in_nobodys_way(project, section, name):
     runx = f"LOGROOT: logs\nFARM: {name}\n{name}: {section}\n"
-    study = project.load(INTRO, runx)
-    assert study.root == str(project.folder / "logs")
+    assert project.load(INTRO, runx).root == str(project.folder / "logs")
     problems = project.farm_problems(INTRO, runx)
     assert problems.startswith(".runx:"), "it is refused where it is submitted to"
     assert "RESOURCES" not in section or f"{name}.RESOURCES: must be a mapping" in problems
-
-
-def test_a_submit_command_without_a_farm_is_said(project):
-    study = project.load(INTRO, "SUBMIT_CMD: submit_job\nRESOURCES: {gpu: 1}\n")
-    assert study.farm is None
-    assert "nothing is submitted" in str(study.warnings[0])
 
 
 # ---------------------------------------------------------------- code and PYTHONPATH
@@ -581,7 +537,11 @@ def test_taken_though_it_looks_like_what_is_refused(project):
         project.load(f"CMD: x\nHPARAMS:\n  lr: 1\n  RUNX.TAG: {tag}\n")
 
 
-def test_unknown_keys_are_ignored_with_a_word(project):
+def test_unknown_keys_are_ignored_and_a_mistyped_magic_word_is_passed_on_with_a_warning(project):
+    text = "CMD: run\nHPARAMS: {RUNX.TAGS: x}\n"
+    assert project.commands(text) == ["run --RUNX.TAGS x"]
+    (warning,) = project.load(text).warnings
+    assert "RUNX.TAG" in (warning.hint or "")
     study = project.load(f"NOTES: mine\nbase: &base {{lr: 1}}\nPYTHONPAHT: x\n{INTRO}", "LOGROOTS: /x\n")
     said = {warning.key: warning.hint for warning in study.warnings}
     assert said == {

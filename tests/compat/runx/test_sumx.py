@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from tests.user_folder import ORIGINALS, UserFolder, open_user_folder
@@ -50,7 +51,7 @@ def write_run(
     metrics: dict[str, list[float]],
     epoch_s: float = 60.0,
     study: str = "sweep",
-    **hparams: object,
+    **hparams: Any,
 ) -> None:
     """A run as runx and logx leave it: one val line per epoch, from 1."""
     user.write(f"logs/{study}/{name}/hparams.json", json.dumps(hparams, indent=4))
@@ -68,10 +69,8 @@ def write_documents_runs(user: UserFolder) -> None:
         ("run3", 0.02, "sgd", 99.0, 305),
         ("run4", 0.02, "adam", 99.1, 311),
     ):
-        accuracies = [acc - 9 + epoch for epoch in range(9)] + [acc]
-        write_run(
-            user, name, {"acc": accuracies}, epoch_s, lr=lr, solver=solver, logdir=f"/home/logs/{name}", epochs=10
-        )
+        metrics = {"acc": [*(acc - 9 + epoch for epoch in range(9)), acc]}
+        write_run(user, name, metrics, epoch_s, lr=lr, solver=solver, logdir=f"/home/logs/{name}", epochs=10)
 
 
 def first_column(text: str) -> list[str]:
@@ -87,16 +86,12 @@ class TestTheDocument:
         assert head.split() == ["solver", "acc", "epoch", "epoch_time"]
         assert head.startswith("      ")
         assert set(rule) == {"-", " "}
-        assert [row.split()[1:] for row in rows] == [
-            ["adam", "94.5", "3", "0:00"],
-            ["sgd", "94.0", "3", "0:00"],
-        ]
+        assert [row.split()[1:] for row in rows] == [["adam", "94.5", "3", "0:00"], ["sgd", "94.0", "3", "0:00"]]
 
     def test_ignored_fields_csv_and_other_places(self, user: UserFolder) -> None:
         write_documents_runs(user)
         assert user.well("sumx", "logs/sweep/", "-s", "acc").out == TABLE, "a path instead of a name"
-        said = user.well("sumx", "sweep", "--ignore", "solver,epoch_time")
-        assert said.lines[0].split() == ["lr", "acc", "epoch"]
+        assert user.well("sumx", "sweep", "--ignore", "solver,epoch_time").lines[0].split() == ["lr", "acc", "epoch"]
         user.well("sumx", "sweep", "-s", "acc", "--csv", "out")
         rows = list(csv.reader(user.read("out.csv").splitlines()))
         assert rows[0] == ["run", "lr", "solver", "acc", "epoch", "epoch_time"]
@@ -105,34 +100,27 @@ class TestTheDocument:
         assert user.assay("sumx", "sweep").code == 2
         assert first_column(user.well("sumx", "sweep", "--logroot", "elsewhere", "-s", "acc").out)[0] == "run4"
 
-    def test_several_experiments_in_one_table(self, user: UserFolder) -> None:
-        write_run(user, "one", {"acc": [1.0]}, study="a", lr=1)
-        write_run(user, "two", {"acc": [2.0]}, study="b", lr=2)
-        assert first_column(user.well("sumx", "a", "b", "-s", "acc").out) == ["b/two", "a/one"]
-
     def test_on_a_narrow_terminal_long_names_give_way(self, user: UserFolder) -> None:
         """Only there: what is piped on keeps them."""
         for name in ("athletic-wallaby_2020.02.06_14.19", "industrious-chicken_2020.02.06_14.19"):
             write_run(user, name, {"acc": [1.0], "a_metric": [2.0], "loss": [3.0]}, lr=name[:3], solver=name[:5])
         assert "athletic-wallaby_2020.02.06_14.19 " in user.well("sumx", "sweep").out
         program = [sys.executable, "-m", "assay", "sumx", "sweep"]
-        shown = subprocess.run(
-            ["script", "-qec", "stty cols 60; " + shlex.join(program), "/dev/null"],
-            env=dict(os.environ),  # readline, which pytest loads, puts COLUMNS into the C library's own environment
-            capture_output=True,
-            text=True,
-            check=True,
-        )
+        words = ["script", "-qec", "stty cols 60; " + shlex.join(program), "/dev/null"]
+        env = dict(os.environ)  # readline, which pytest loads, puts COLUMNS into the C library's own environment
+        shown = subprocess.run(words, env=env, capture_output=True, text=True, check=True)
         lines = shown.stdout.splitlines()
         assert len(lines) == 4
         assert max(map(len, lines)) <= 60
         assert "~" in lines[2]
 
-    def test_logroot_counts_before_our_own_root(self, user: UserFolder) -> None:
+    def test_logroot_counts_before_our_own_root_and_several_experiments_are_one_table(self, user: UserFolder) -> None:
+        write_run(user, "two", {"acc": [2.0]}, study="b")
         write_run(user, "right", {"acc": [1.0]})
         write_run(user, "wrong", {"acc": [1.0]})
         shutil.move(user.folder / "logs/sweep/wrong", user.folder / "runs/sweep/wrong")
         assert first_column(user.well("sumx", "sweep").out) == ["right"]
+        assert first_column(user.well("sumx", "sweep", "b", "-s", "acc").out) == ["b/two", "sweep/right"]
 
 
 class TestEpochs:
@@ -162,15 +150,13 @@ for epoch in (1, 2):
         for sort, order in asked.items():
             assert first_column(user.well("sumx", "sweep", "--sortwith", sort).out) == list(order), sort
 
-    def test_metrics_without_times(self, user: UserFolder) -> None:
+    def test_metrics_without_times_and_of_other_types(self, user: UserFolder) -> None:
         user.write("logs/sweep/a/hparams.json", "{}")
         user.write("logs/sweep/a/metrics.csv", "start,start/step,0\r\nval,acc,1,epoch,1\r\nval,acc,2,epoch,2\r\n")
         said = user.well("sumx", "sweep")
         assert said.lines[2].split() == ["a", "2", "2", "-"]
         assert "damaged" not in said.err
-
-    def test_tensors_are_read_and_what_is_no_number_is_named(self, user: UserFolder) -> None:
-        user.write("logs/sweep/a/hparams.json", "{}")
+        # tensors are read, and what is not a number is named
         cells = "acc,tensor(0.2000),loss,\"tensor(0.5000, device='cuda:0')\",name,big"
         user.write("logs/sweep/a/metrics.csv", f"start,start/step,0,timestamp,1\r\nval,{cells},epoch,1,timestamp,3\r\n")
         said = user.well("sumx", "sweep")
@@ -268,17 +254,11 @@ class TestBadInput:
             (): "the following arguments are required: dirs",
         }
         for words, hint in wrong.items():
-            said = user.assay("sumx", *words)
-            assert said.code == 2
-            assert hint in said.err
-
-    def test_nothing_to_table_yet(self, user: UserFolder) -> None:
-        write_run(user, "one", {"acc": []})
-        said = user.assay("sumx", "sweep")
-        assert said.code == 2
-        assert "logx.metric" in said.err
+            assert hint in user.assay("sumx", *words, code=2).err
 
     def test_a_run_without_metrics_is_named_where_its_parameters_are_damaged(self, user: UserFolder) -> None:
+        write_run(user, "one", {"acc": []})
+        assert "logx.metric" in user.assay("sumx", "sweep", code=2).err, "nothing to table yet"
         user.write("logs/sweep/two/hparams.json", "{broken")
         assert "sweep/two/hparams.json: not JSON" in user.assay("sumx", "sweep").err
         write_run(user, "one", {"acc": [1.0]})

@@ -49,15 +49,8 @@ def test_git_or_the_workflow_reports_what_was_tested(tmp_path: Path) -> None:
     assert (facts["git_branch"], len(facts["git_commit"] or "")) == ("refs/heads/trunk", 40)
     assert facts["batch_name"] == "default"
     assert other["workflow_url"] != facts["workflow_url"], "two sessions are never taken for one"
-    env = {
-        "GITHUB_SHA": "abc",
-        "GITHUB_REF": "refs/pull/1/merge",
-        "GITHUB_RUN_ID": "5",
-        "GITHUB_REPOSITORY": "owner/repo",
-        "GITHUB_RUN_ATTEMPT": "2",
-        "TORQ_PERF_BATCH_NAME": "sim",
-        "TORQ_PERF_TEST_PLAN": "nightly",
-    }
+    env = {"GITHUB_SHA": "abc", "GITHUB_REF": "refs/pull/1/merge", "GITHUB_RUN_ID": "5", "GITHUB_RUN_ATTEMPT": "2"}
+    env |= {"GITHUB_REPOSITORY": "owner/repo", "TORQ_PERF_BATCH_NAME": "sim", "TORQ_PERF_TEST_PLAN": "nightly"}
     assert build_session([RESULT], str(tmp_path), env).facts == {
         "git_commit": "abc",
         "git_branch": "refs/pull/1/merge",
@@ -190,21 +183,12 @@ def unpack(*results: CaseResult) -> tuple[dict[str, Any], dict[str, bytes]]:
     return json.loads(files.pop(MANIFEST)), files
 
 
-def test_the_session_is_described() -> None:
-    assert unpack() == ({**FACTS, "metrics": [], "test_runs": []}, {})
-
-
 def test_a_passed_test_has_its_names_and_measurements() -> None:
+    assert unpack() == ({**FACTS, "metrics": [], "test_runs": []}, {})
     facts = {"outcome": "passed", "measurements": {"compilation_time": 0.5}, "metadata": {"compiler": "torq"}}
     manifest, files = unpack(CaseResult(NODE, {**facts, "linked_issue": None}))
-    assert manifest["test_runs"] == [
-        {
-            "module": "tests/test_onnx_model.py",
-            "name": "test_onnx_model_llvmcpu_torq",
-            "parameters": "net_layer_Conv_3-sim-default",
-            **facts,
-        }
-    ]
+    names = {"module": "tests/test_onnx_model.py", "name": "test_onnx_model_llvmcpu_torq"}
+    assert manifest["test_runs"] == [{**names, "parameters": "net_layer_Conv_3-sim-default", **facts}]
     assert manifest["metrics"] == [{"name": "compilation_time", "unit": "s"}]
     assert files == {}
 

@@ -159,17 +159,11 @@ def test_servers_that_cannot_be_used_are_warnings(project: Project) -> None:
         assert word not in output.out
 
 
-def publish(server: str, folder: Path) -> str:
-    """The only line that is printed."""
-    (line,) = SessionWatch(None, server, str(folder))._publish()
-    return line
-
-
 def test_any_refusal_or_error_is_a_warning(
     dashboard: Dashboard, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     dashboard.answers = [(403, b"who are you")]
-    line = publish(dashboard.url, tmp_path)
+    (line,) = SessionWatch(None, dashboard.url, str(tmp_path))._publish()
     assert line.startswith("warning: the results could not be sent")
     assert "who are you" in line
 
@@ -177,7 +171,7 @@ def test_any_refusal_or_error_is_a_warning(
         raise MemoryError("\x1b[2J")
 
     monkeypatch.setattr(dashboard_module, "publish_session", fail)
-    line = publish("http://lab.invalid", tmp_path)
+    (line,) = SessionWatch(None, "http://lab.invalid", str(tmp_path))._publish()
     assert line.startswith("warning: ")
     assert "\x1b" not in line
 

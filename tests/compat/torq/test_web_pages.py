@@ -104,19 +104,14 @@ class TestTorq:
     def test_bad_forms(self, place: Place) -> None:
         assert self.post(place, b"not a zip").status_code == 400
         assert self.post(place, build_archive(SESSION), "other").status_code == 400
-        headers = {"authorization": f"Bearer {UPLOADER}"}
+        headers, form = {"authorization": f"Bearer {UPLOADER}"}, "multipart/form-data; boundary=abc"
         for kind, body, status in (
             ("application/zip", b"x", 415),
-            ("multipart/form-data; boundary=abc", b"", 400),
-            ("multipart/form-data; boundary=abc", b"--abc", 400),
-            (
-                "multipart/form-data; boundary=abc",
-                b'--abc\r\nContent-Disposition: form-data; name="file"\r\n\r\nPK',
-                400,
-            ),
+            (form, b"", 400),
+            (form, b"--abc", 400),
+            (form, b'--abc\r\nContent-Disposition: form-data; name="file"\r\n\r\nPK', 400),
         ):
-            answer = place.client.post(
-                "/api/test-sessions/upload_zip/", content=body, headers={**headers, "content-type": kind}
-            )
+            headers["content-type"] = kind
+            answer = place.client.post("/api/test-sessions/upload_zip/", content=body, headers=headers)
             assert answer.status_code == status, kind
         assert place.find_files() == {}

@@ -14,34 +14,23 @@ from assay.values.units import parse_slot_flags, parse_timeout
 
 def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=command.__doc__)
-    parser.add_argument(
-        "-g", "--gather", action="store_true", help="record checkpoints and metrics: the source of truth"
-    )
-    parser.add_argument("-t", "--test-config-path", required=True, help="the test configuration, a YAML file")
-    parser.add_argument("-s", "--storage-path", required=True, help="where checkpoints and the manifest are kept")
-    parser.add_argument(
-        "--manifest-name", default=DEFAULT_MANIFEST, help=f"appended to the test's name (default: {DEFAULT_MANIFEST})"
-    )
-    ours = parser.add_argument_group("beyond the original")
-    ours.add_argument(
-        "--replicas",
-        type=count,
-        default=0,
-        metavar="N",
-        help="with -g: repeat each segment N times and measure the noise",
-    )
-    ours.add_argument("--timeout", metavar="DURATION", help="time limit of each run, as in 90s or 2h")
-    ours.add_argument("--slots", metavar="LIST", help="where runs may run: 0,1 (GPUs) or cpu:4 (default: found)")
-    ours.add_argument("--root", metavar="DIR", help="where the runs go (default: ./runs)")
-    ours.add_argument(
-        "--no-early-stop", action="store_true", help="run every segment to its end, also when it has failed"
-    )
-    ours.add_argument(
-        "--only", action="append", default=[], metavar="METRIC", help="judge this metric alone, or one label of it"
-    )
-    ours.add_argument("--allow-changed", action="store_true", help="CHANGED is good enough: exit code 0")
-    ours.add_argument("--quiet", action="store_true", help="print nothing until the end")
-    ours.add_argument("--json", action="store_true", help="print the report as JSON")
+    add = parser.add_argument
+    add("-g", "--gather", action="store_true", help="record checkpoints and metrics: the source of truth")
+    add("-t", "--test-config-path", required=True, help="the test configuration, a YAML file")
+    add("-s", "--storage-path", required=True, help="where checkpoints and the manifest are kept")
+    names = f"appended to the test's name (default: {DEFAULT_MANIFEST})"
+    add("--manifest-name", default=DEFAULT_MANIFEST, help=names)
+    add = parser.add_argument_group("beyond the original").add_argument
+    replicas = "with -g: repeat each segment N times and measure the noise"
+    add("--replicas", type=count, default=0, metavar="N", help=replicas)
+    add("--timeout", metavar="DURATION", help="time limit of each run, as in 90s or 2h")
+    add("--slots", metavar="LIST", help="where runs may run: 0,1 (GPUs) or cpu:4 (default: found)")
+    add("--root", metavar="DIR", help="where the runs go (default: ./runs)")
+    add("--no-early-stop", action="store_true", help="run every segment to its end, also when it has failed")
+    add("--only", action="append", default=[], metavar="METRIC", help="judge this metric alone, or one label of it")
+    add("--allow-changed", action="store_true", help="CHANGED is good enough: exit code 0")
+    add("--quiet", action="store_true", help="print nothing until the end")
+    add("--json", action="store_true", help="print the report as JSON")
     return parser
 
 
@@ -64,8 +53,7 @@ def run(parsed: Parsed) -> int:
             command_line=tuple(sys.argv),
             is_harness=True,
         )
-        run_file = gather_file if parsed.gather else check_file
-        report = run_file(options, build_hooks(console))
+        report = (gather_file if parsed.gather else check_file)(options, build_hooks(console))
     return show_report(report, parsed.json, Console(), parsed.allow_changed)
 
 

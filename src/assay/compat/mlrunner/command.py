@@ -9,12 +9,12 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import cycle
 from typing import TYPE_CHECKING
 
 from assay.compat.mlrunner.files import format_time, output_of, render_script
-from assay.compat.original_command import Parsed, Parser, call_original, say_problems, warn, write_lines, write_report
+from assay.compat.original_command import Parsed, Parser, call_original, conclude, warn, write_lines
 from assay.errors import ExitCode, UsageError
 from assay.follow.api import Entry, Event
 from assay.launch.api import Prepared, Report, choose_slots, left_commands, wanted_commands
@@ -30,28 +30,23 @@ if TYPE_CHECKING:
     from assay.launch.api import Again, RunOptions
 
 
-Say = Callable[[str], None]
-
 _FAILED = (State.FAILED, State.TIMEOUT, State.LOST, State.DAMAGED)
 
 
-@dataclass(slots=True)
 class MlrunnerMessages:
     """Numbers the tasks of each document and reports what happens to them, as mlrunner does."""
 
-    prepared: Prepared
-    say: Say
-    numbers: dict[str, tuple[int, int]] = field(default_factory=dict)  # run name -> number and total in its document
-    width: int = 0
-    begun: set[tuple[str, int, str]] = field(default_factory=set)  # run, attempt, command: another call started it
-
-    def __post_init__(self) -> None:
-        runs = self.prepared.plan.runs
-        sizes = Counter(map(_document, runs))
+    def __init__(self, prepared: Prepared, say: Callable[[str], None]) -> None:
+        self.prepared, self.say = prepared, say
+        self.begun: set[tuple[str, int, str]] = set()  # run, attempt, command: another call started it
+        self.numbers: dict[str, tuple[int, int]] = {}  # run name -> number and total in its document
+        # mlrunner counts the tasks of documents with one title together
+        documents = {spec.name: spec.title or spec.sweep for spec in self.prepared.plan.runs}
+        sizes = Counter(documents.values())
         seen: Counter[object] = Counter()
-        for spec in runs:
-            seen[_document(spec)] += 1
-            self.numbers[spec.name] = (seen[_document(spec)], sizes[_document(spec)])
+        for name, document in documents.items():
+            seen[document] += 1
+            self.numbers[name] = (seen[document], sizes[document])
         self.width = max((len(command.name) for command in self.prepared.study.commands), default=0)
 
     def open(self) -> None:
@@ -60,10 +55,9 @@ class MlrunnerMessages:
         self.say("Orphan params: " + (f"{{{', '.join(map(repr, orphans))}}}" if orphans else "set()"))
         runs, links = self.prepared.plan.runs, self.prepared.plan.links
         count = sum(len(left_commands(self.prepared, spec)) for spec in runs)
-        targets, shared = ", ".join(dict.fromkeys(target for _, target in links)), ""
-        if links:
-            shared = f" ({len(links)} {'task shares' if len(links) == 1 else 'tasks share'} the results of {targets})"
-        self.say(f"Tasks: {len(runs) + len(links)}, commands to run: {count}{shared}")
+        targets = ", ".join(dict.fromkeys(target for _, target in links))
+        shared = f" ({len(links)} {'task shares' if len(links) == 1 else 'tasks share'} the results of {targets})"
+        self.say(f"Tasks: {len(runs) + len(links)}, commands to run: {count}{shared if links else ''}")
 
     def build_dry_lines(self) -> Iterator[str]:
         """Yield the lines of a dry run, task by task, with the GPUs as if all tasks took equally long."""
@@ -133,11 +127,6 @@ class MlrunnerMessages:
         return f"{word:8}gpu: {slot}, {command:{self.width}}: {number}/{total:2}, {where}"
 
 
-def _document(spec: RunSpec) -> object:
-    """Return the group in which mlrunner counts a task: its document's title, or the document if it has none."""
-    return spec.title or spec.sweep
-
-
 class Tee:
     """mlrunner -d: shows the output of each command on the terminal after its line START."""
 
@@ -192,12 +181,8 @@ def build_parser() -> Parser:
     add("-r", "--resource", nargs="+", help="GPUs instead of those in the file; 1,2 is one worker with two")
     add("--sample", type=int, help="a random part of each document")
     add("--no-subdir", action="store_true", help="logs of all tasks side by side in the output folder")
-    parser.add_ours(
-        "--retry",
-        action="append",
-        choices=tuple(RETRY),
-        help="of the tasks that have ended badly, run only these again instead of all",
-    )
+    again = "of the tasks that have ended badly, run only these again instead of all"
+    parser.add_ours("--retry", action="append", choices=tuple(RETRY), help=again)
     parser.add_supervision()
     return parser
 
@@ -299,10 +284,7 @@ def _run_tasks(prepared: Prepared, messages: MlrunnerMessages, parsed: Parsed) -
     report = run_study(prepared, hooks)
     _copy_yaml(prepared, parsed)
     messages.close(report)
-    if int(report.exit_code):
-        write_report(report, time.time() - began)
-    say_problems(report)
-    return int(report.exit_code)
+    return conclude(report, began, is_shown=bool(report.exit_code))
 
 
 def _copy_yaml(prepared: Prepared, parsed: Parsed) -> None:

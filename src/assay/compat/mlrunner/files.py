@@ -6,7 +6,7 @@ import contextlib
 import os
 import shlex
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 from assay.compat import originals
@@ -33,7 +33,7 @@ class MlrunnerRules(RunRules):
 
     def holds_another(self, run_dir: str, spec: RunSpec) -> bool:
         """Return whether the directory is of other parameters: mlrunner's names can collide, and runs share none."""
-        known = originals.load_mlrunner_run(run_dir).params
+        known = originals.load_mlrunner_params(run_dir)
         return any(name in spec.params and spec.params[name] not in (value, HIDDEN) for name, value in known.items())
 
     def complete(self, prepared: Prepared) -> Prepared:
@@ -51,15 +51,24 @@ class MlrunnerRules(RunRules):
         return replace(prepared, plan=replace(prepared.plan, runs=tuple(map(fill, prepared.plan.runs))))
 
     def adopt_dir(self, run_dir: str, record: RunRecord, job: str) -> None:
-        """Adopt a directory of mlrunner: `stat` becomes the first attempt.
-
-        `run.json` is written last: a supervisor that is killed before leaves a directory that the next one adopts.
-        """
+        """Adopt a directory of mlrunner: `stat` becomes the first attempt. `run.json` is written last: a supervisor
+        that is killed before leaves a directory that the next one adopts."""
         names = {command.name for command in record.spec.commands}
         stat = {name: word for name, word in originals.load_mlrunner_stat(run_dir).items() if name in names}
         codes = {name: _CODES[word] for name, word in stat.items() if word in _CODES}
-        if codes:
-            _write_first_attempt(run_dir, codes, is_whole=names <= codes.keys())
+        for command, code in codes.items():
+            marker = os.path.join(run_dir, layout.exit_marker_name(command, 1, code))
+            with contextlib.suppress(FileExistsError):
+                os.close(os.open(marker, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+        bad = [command for command, code in codes.items() if code]
+        if bad:
+            run_directory.write_outcome(run_dir, Outcome(State.FAILED, 1, codes, f"{bad[0]} failed under mlrunner"))
+        elif codes and names <= codes.keys():
+            run_directory.write_outcome(run_dir, Outcome(State.DONE, 1, codes))
+        elif codes:
+            reason = "left unfinished by mlrunner"
+            run_directory.write_stop(run_dir, 1, Stop("mlrunner", reason, "interrupt", 0.0))
+            run_directory.write_outcome(run_dir, Outcome(State.STOPPED, 1, codes, reason))
         write_atomic(os.path.join(run_dir, layout.JOB_FILE), job)
         publish(os.path.join(run_dir, layout.RUN_FILE), run_directory.render_record(record))
 
@@ -71,13 +80,16 @@ class MlrunnerRules(RunRules):
     def listen(self, prepared: Prepared, listen: Listen) -> Listen:
         """Return a listener that also keeps `stat` and `param` up to date."""
 
+        def keep_param(entry: Entry, stamp: str) -> None:
+            slot = entry.handle.slot if entry.handle is not None else None
+            with contextlib.suppress(OSError):  # such as a full disk: the run itself goes on
+                _write_param(entry.dir, entry.spec, output_of(prepared, entry.spec), stamp, slot)
+
         def keep_files(event: Event) -> None:
             entry = event.entry
             if event.kind == "started" and entry.handle is not None:
                 # `param` names the GPU and the log of the last start, which are known now
-                with contextlib.suppress(OSError):  # such as a full disk: the run itself goes on
-                    stamp = format_time(entry.handle.started_at)
-                    _write_param(entry.dir, entry.spec, output_of(prepared, entry.spec), stamp, entry.handle.slot)
+                keep_param(entry, format_time(entry.handle.started_at))
             elif event.kind == "command_started":
                 originals.write_mlrunner_stat(entry.dir, {event.command: "running"})
             elif event.kind == "command_ended":
@@ -87,7 +99,11 @@ class MlrunnerRules(RunRules):
                 stat = originals.load_mlrunner_stat(entry.dir)
                 if dead := [name for name, word in stat.items() if word == "running"]:
                     originals.write_mlrunner_stat(entry.dir, dict.fromkeys(dead, "failed"))
-                _correct_time(entry, output_of(prepared, entry.spec))
+                if entry.handle is not None and os.path.isdir(entry.dir):
+                    # the names of the logs may have a time a second before the recorded start, or later
+                    newest, started_at = originals.find_newest_time(entry.dir), entry.handle.started_at
+                    if newest != format_time(started_at) and newest >= format_time(started_at - 1):
+                        keep_param(entry, newest)
             listen(event)
 
         return keep_files
@@ -134,36 +150,3 @@ def render_script(spec: RunSpec, command: Command, output: str, stamp: str, slot
     log = shlex.quote(os.path.join(output, name))
     devices = f"CUDA_VISIBLE_DEVICES={slot} " if slot and slot != CPU else ""
     return f"{devices}{text} > {log} 2>&1"
-
-
-# ---------------------------------------------------------------- directories that mlrunner began
-
-
-def _write_first_attempt(run_dir: str, codes: Mapping[str, int], *, is_whole: bool) -> None:
-    for command, code in codes.items():
-        marker = os.path.join(run_dir, layout.exit_marker_name(command, 1, code))
-        with contextlib.suppress(FileExistsError):
-            os.close(os.open(marker, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
-    bad = [command for command, code in codes.items() if code]
-    if bad:
-        outcome = Outcome(State.FAILED, 1, codes, f"{bad[0]} failed under mlrunner")
-    elif is_whole:
-        outcome = Outcome(State.DONE, 1, codes)
-    else:
-        outcome = Outcome(State.STOPPED, 1, codes, "left unfinished by mlrunner")
-        run_directory.write_stop(run_dir, 1, Stop("mlrunner", outcome.reason, "interrupt", 0.0))
-    run_directory.write_outcome(run_dir, outcome)
-
-
-# ---------------------------------------------------------------- mlrunner's stat and param
-
-
-def _correct_time(entry: Entry, output: str) -> None:
-    """Write the time in the names of the logs, which may be a second before the recorded start, or later."""
-    if entry.handle is None or not os.path.isdir(entry.dir):
-        return
-    started = format_time(entry.handle.started_at)
-    newest = originals.find_newest_time(entry.dir)
-    if newest != started and newest >= format_time(entry.handle.started_at - 1):
-        with contextlib.suppress(OSError):
-            _write_param(entry.dir, entry.spec, output, newest, entry.handle.slot)

@@ -15,7 +15,7 @@ from typing import Any
 
 from assay.compat.originals import MAX_NAME_BYTES
 from assay.errors import ConfigError, did_you_mean
-from assay.plan.expand import Planner, choose_commands
+from assay.plan.expand import Planner
 from assay.plan.naming import Draft
 from assay.plan.render import render_command
 from assay.system.files import blake2b
@@ -33,10 +33,8 @@ class MlrunnerPlanner(Planner):
     log_name = "log.{command}.{time}"
 
     def build_drafts(self, index: int, row: dict[str, Any]) -> Iterator[Draft]:
-        """Replace aliases by their parameters, then add defaults. Names are made of the original parameters.
-
-        As in mlrunner, an alias among the defaults is added too late and has no effect.
-        """
+        """Replace aliases by their parameters, then add defaults. Names are made of the original parameters. As in
+        mlrunner, an alias among the defaults is added too late and has no effect."""
         study, sweep = self.study, self.study.sweeps[index]
         named = {key: row[key] for key in sweep.named if key in row} if sweep.named is not None else row
         params = {**study.defaults, **_resolve_aliases(study, row)}
@@ -55,8 +53,12 @@ class MlrunnerPlanner(Planner):
         """Give each run all commands that its parameters can fill. `_cmd` only selects those of this call, so that
         documents and calls with another `_cmd` continue the same run."""
         problems: dict[Problem, None] = {}
-        for draft, templates in zip(drafts, self._join_choices(drafts), strict=True):
-            names = {template.name for template in templates}
+        keys = [canonical(draft.params) for draft in drafts]
+        wanted: dict[str, set[str]] = {}  # drafts with equal parameters are one run with the commands of all
+        for key, draft in zip(keys, drafts, strict=True):
+            wanted.setdefault(key, set()).update(command.name for command in self.templates[draft.sweep])
+        for key, draft in zip(keys, drafts, strict=True):
+            names = wanted[key]
             spare: dict[Problem, None] = {}
             rendered = []
             for template in self.study.commands:
@@ -69,14 +71,6 @@ class MlrunnerPlanner(Planner):
             draft.chosen = None if len(names) == len(rendered) else tuple(c.name for c in rendered if c.name in names)
         if problems:
             raise ConfigError(tuple(problems))
-
-    def _join_choices(self, drafts: Sequence[Draft]) -> list[tuple[CommandTemplate, ...]]:
-        """Return the commands of each draft. Drafts with equal parameters are one run with the commands of all."""
-        keys = [canonical(draft.params) for draft in drafts]
-        wanted: dict[str, set[str]] = {}
-        for key, draft in zip(keys, drafts, strict=True):
-            wanted.setdefault(key, set()).update(command.name for command in self.templates[draft.sweep])
-        return [choose_commands(self.study, wanted[key]) for key in keys]
 
     def number(self, draft: Draft) -> None:
         """Make the id from the parameters only, so that a run keeps its trained model after its command was edited."""
@@ -132,9 +126,7 @@ def _show_in_name(value: Value, exists: Exists) -> str:
 
 def _make_safe(name: str, spec: str) -> str:
     """Return a single path component: no slash, no leading dot (`.assay` and `.tmp-` are ours), not too long."""
-    name = name.replace("/", "_").replace("\0", "_")
-    name = re.sub(r"^\.", "_", name)
-    return _shorten(name, spec, MAX_NAME_BYTES)
+    return _shorten(re.sub(r"^\.|[/\0]", "_", name), spec, MAX_NAME_BYTES)
 
 
 def _shorten(name: str, spec: str, limit: int) -> str:
@@ -164,21 +156,17 @@ class _Namer:
         if self._reserve(natural, draft.params):
             return natural
         spec = _spell(draft.params)
-        given = self._given.get((natural, spec))
-        if given is None:
-            given = next(name for name in self._others(draft, natural, spec) if self._reserve(name, draft.params))
-            self._given[natural, spec] = given
-        return given
-
-    def _others(self, draft: Draft, natural: str, spec: str) -> list[str]:
-        parts = []
-        for key, value in draft.named.items():  # numbers in full
-            is_word = isinstance(value, str | bool)
-            text = _show_in_name(value, lambda _path: False) if is_word else repr(value)
-            parts.append(f"{build_key(key)}_{text}")
-        short = _shorten(natural, spec, MAX_NAME_BYTES - 65)
-        hashed = [f"{short}~{_hash_text(spec, digits)}" for digits in (8, 16, 64)]
-        return [_make_safe("-".join(parts), spec), *hashed] if parts else hashed
+        if (natural, spec) not in self._given:
+            parts = []
+            for key, value in draft.named.items():  # numbers in full
+                is_word = isinstance(value, str | bool)
+                text = _show_in_name(value, lambda _path: False) if is_word else repr(value)
+                parts.append(f"{build_key(key)}_{text}")
+            short = _shorten(natural, spec, MAX_NAME_BYTES - 65)
+            others = [_make_safe("-".join(parts), spec)] if parts else []
+            others += [f"{short}~{_hash_text(spec, digits)}" for digits in (8, 16, 64)]
+            self._given[natural, spec] = next(name for name in others if self._reserve(name, draft.params))
+        return self._given[natural, spec]
 
     def _reserve(self, name: str, params: Params) -> bool:
         """Reserve a name for parameters unless others have it. `==` would treat 1, 1.0 and true as equal."""

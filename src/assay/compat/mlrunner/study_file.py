@@ -60,7 +60,7 @@ class _Reader:
         self._warnings = build_duplicate_warnings(documents)
         for node in nodes:
             if node.is_null:
-                self._warn("this document is empty", "", node, "it is skipped; remove one of the `---` lines")
+                self._warn("this document is empty", node, "it is skipped; remove one of the `---` lines")
 
     def study(self, path: str, options: LoadOptions) -> Study:
         commands = self._commands()
@@ -116,17 +116,16 @@ class _Reader:
         changed = [overrides.apply(sweep.axes) for sweep in sweeps]
         return tuple(replace(s, axes=new, named=tuple(new)) for s, new in zip(sweeps, changed, strict=True)), axes
 
-    def _warn(self, message: str, key: str, node: Node, hint: str | None = None) -> None:
-        self._warnings.append(Problem(message, key, node.position, hint))
+    def _warn(self, message: str, node: Node, hint: str) -> None:
+        self._warnings.append(Problem(message, "", node.position, hint))
 
     # ------------------------------------------------------------ the first document
 
     def _slots(self) -> tuple[str, ...] | None:
         entry = self._top.get("resource")
         if entry is None:
-            self._warn(
-                "there is no resource", "", self._head, "free GPUs are looked for; `resource: [0, 1]` names them"
-            )
+            hint = "free GPUs are looked for; `resource: [0, 1]` names them"
+            self._warn("there is no resource", self._head, hint)
             return None
         elements = self._fields.elements(entry.node, "resource", "a list, one entry per worker")
         slots = []
@@ -252,11 +251,10 @@ class _Reader:
                 continue  # no document runs it
             for name in sorted(_names(command) - known):
                 guess = did_you_mean(name, [*known, *OWN_VALUES])
-                hint = (
-                    f"give it a value in a document or under `default`, or write {{{{{name}}}}} or [[{name}]] literally"
-                )
-                key = join_key("template", command.name)
+                where = "give it a value in a document or under `default`"
+                hint = f"{where}, or write {{{{{name}}}}} or [[{name}]] literally"
                 hint = f"{guess}\n    {hint}" if guess else hint
+                key = join_key("template", command.name)
                 self._problems.add(f"{name} has no value", key, command.position, hint)
 
 
@@ -276,5 +274,4 @@ def _translate(piece: Piece) -> Piece:
 
 def _names(command: CommandTemplate) -> set[str]:
     """Return the names of the parameters in a template."""
-    own = set(OWN_VALUES.values())
-    return {piece.name for piece in command.pieces if isinstance(piece, Placeholder | Flag)} - own
+    return {piece.name for piece in command.pieces if isinstance(piece, Placeholder | Flag)} - {*OWN_VALUES.values()}

@@ -74,10 +74,8 @@ def find_kind(path: str) -> ArchiveKind | None:
 
 
 def unpack(archive: str, kind: ArchiveKind, aside: str, name: str) -> None:
-    """Unpack an archive into the new folder `aside`, which is removed after an error.
-
-    `name` is the name of the archive, from which the file in a plain gzip gets its name.
-    """
+    """Unpack an archive into the new folder `aside`, which is removed after an error. From `name`, that of the archive,
+    the file in a plain gzip gets its name."""
     size = os.path.getsize(archive)
     if size == 0:  # gzip would read it as an empty file
         raise ArchiveError(f"{name} is not a readable {kind.value}: it is empty")
@@ -135,36 +133,31 @@ class _Aside:
         self.folder = os.path.realpath(folder)
         self._links: dict[str, str] = {}
         self._limit = limit
-        self._left = limit
+        self._bytes = 0
 
     def add(self, member: tarfile.TarInfo, reader: _Readable | None = None) -> None:
         self.count(_MEMBER_BYTES)
-        try:
-            self._add(self._filter(member), reader)
-        except (FileExistsError, NotADirectoryError):
-            raise ArchiveError(f"{member.name!r} is a file and a folder at once") from None
-
-    def _filter(self, member: tarfile.TarInfo) -> tarfile.TarInfo:
-        """Return the member as the library's filter does. The filter slowly checks each part of a path for links, but
-        there are none yet: for a regular file it is enough to check the name, and to set the mode by the same rules."""
-        name = member.name.lstrip("/")
-        if not member.isreg() or os.path.normpath(name).split("/")[0] == "..":
-            return tarfile.data_filter(member, self.folder)
-        member.name = name
-        member.mode = member.mode & (0o755 if member.mode & 0o100 else 0o644) | 0o600
-        return member
-
-    def _add(self, member: tarfile.TarInfo, reader: _Readable | None) -> None:
+        given, name = member.name, member.name.lstrip("/")
+        # The library's filter slowly checks each part of a path for links, but there are none yet: for a regular file
+        # it is enough to check the name, and to set the mode by the same rules.
+        if member.isreg() and os.path.normpath(name).split("/")[0] != "..":
+            member.name = name
+            member.mode = member.mode & (0o755 if member.mode & 0o100 else 0o644) | 0o600
+        else:
+            member = tarfile.data_filter(member, self.folder)
         path = self._path(member.name)
-        if member.isdir():
-            os.makedirs(path, exist_ok=True)
-        elif member.issym():
-            self._claim(path)
-            self._links[path] = member.linkname
-        elif member.islnk():
-            self._add_hard_link(path, self._path(member.linkname))
-        elif reader:
-            self._add_file(path, reader, member)
+        try:
+            if member.isdir():
+                os.makedirs(path, exist_ok=True)
+            elif member.issym():
+                self._claim(path)
+                self._links[path] = member.linkname
+            elif member.islnk():
+                self._add_hard_link(path, self._path(member.linkname))
+            elif reader:
+                self._add_file(path, reader, member)
+        except (FileExistsError, NotADirectoryError):
+            raise ArchiveError(f"{given!r} is a file and a folder at once") from None
 
     def finish(self) -> None:
         for path, given in self._links.items():
@@ -185,11 +178,9 @@ class _Aside:
                 raise ArchiveError(f"the link {self._name(path)!r} is broken: {error.strerror}") from None
 
     def count(self, size: int) -> None:
-        """Subtract a number of bytes from the limit of the archive; refuse the archive if it is exceeded."""
-        if self._left is None:
-            return
-        self._left -= size
-        if self._left < 0:
+        """Count bytes that come out of the archive; refuse the archive if they exceed its limit."""
+        self._bytes += size
+        if self._limit is not None and self._bytes > self._limit:
             raise ArchiveError(f"more than {self._limit} bytes would come out of it; {ENV_LIMIT}=none lifts this limit")
 
     def _add_file(self, path: str, reader: _Readable, member: tarfile.TarInfo) -> None:
@@ -245,13 +236,8 @@ class _CheckedInfo(tarfile.TarInfo):
         return member
 
 
-_EXTENDED = (
-    tarfile.XHDTYPE,
-    tarfile.XGLTYPE,
-    tarfile.SOLARIS_XHDTYPE,
-    tarfile.GNUTYPE_LONGNAME,
-    tarfile.GNUTYPE_LONGLINK,
-)
+_PAX = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE)
+_EXTENDED = (*_PAX, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
 
 
 def _unpack_tar(archive: str, aside: _Aside) -> None:
@@ -296,16 +282,13 @@ def _build_member(name: str, mode: int) -> tarfile.TarInfo:
 
 
 def place(aside: str, parent: str, last: str, reserved: frozenset[str] = frozenset()) -> None:
-    """Move the unpacked content into the folder `parent`; existing folders are merged, files are replaced.
-
-    All obstacles are found before anything is moved. `last` is moved last: if it exists, all others do too.
-    """
+    """Move the unpacked content into the folder `parent`; existing folders are merged, files are replaced. All
+    obstacles are found before anything is moved. `last` is moved last: if it exists, all others do too."""
     if taken := sorted(reserved & set(os.listdir(aside))):
         raise UsageError(f"the archive has {taken[0]!r} at its top, which is a name that the download needs")
     if obstacle := next(_find_obstacles(aside, parent), None):
-        raise UsageError(
-            f"nothing was unpacked: {obstacle} is in the way", "a folder would replace a file, or a file a folder"
-        )
+        hint = "a folder would replace a file, or a file a folder"
+        raise UsageError(f"nothing was unpacked: {obstacle} is in the way", hint)
     for name in sorted(os.listdir(aside), key=lambda name: (name == last, name)):
         _move(os.path.join(aside, name), os.path.join(parent, name))
     os.rmdir(aside)

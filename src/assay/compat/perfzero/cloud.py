@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import getpass
 import os
 import re
@@ -90,12 +89,13 @@ class Cloud:
         # refuse counts that Google does not offer before creating anything, also in a dry run
         if flags.machine_type is None and flags.accelerator_count not in _COUNTS:
             near = next((count for count in _COUNTS if count > flags.accelerator_count), _COUNTS[-1])
-            raise UsageError(
-                f"an n1 machine has 1, 2, 4 or 8 accelerators, not {flags.accelerator_count}",
-                f"use --accelerator_count={near}, or another kind of machine: --machine_type=TYPE",
-            )
+            hint = f"use --accelerator_count={near}, or another kind of machine: --machine_type=TYPE"
+            raise UsageError(f"an n1 machine has 1, 2, 4 or 8 accelerators, not {flags.accelerator_count}", hint)
         machine = flags.machine_type or f"n1-standard-{8 * max(flags.accelerator_count, 1)}"
-        with _packed_assay(self._tools.dry_run) as wheel:
+        with tempfile.TemporaryDirectory(prefix="assay-wheel-") as folder:
+            # packed before the machine is created, so that errors of packing cost nothing
+            packed = os.path.join(tempfile.gettempdir(), build_wheel_name())
+            wheel = packed if self._tools.dry_run else write_wheel(folder)
             try:
                 self._do("create", *self._build_machine_flags(machine))
                 self._wait_for_ssh()
@@ -104,10 +104,9 @@ class Cloud:
                 status = self._render_call("status")
                 self._tools.remark(f"{self._name} may exist: {status} shows it, delete removes it")
                 raise
-        accelerators = f"{flags.accelerator_count} x {flags.accelerator_type}"
-        self._report(
-            f"created {self._name}: {machine}, {accelerators if flags.accelerator_count else 'no accelerator'}"
-        )
+        number = flags.accelerator_count
+        accelerators = f"{number} x {flags.accelerator_type}" if number else "no accelerator"
+        self._report(f"created {self._name}: {machine}, {accelerators}")
         self._show_way()
 
     def start(self) -> None:
@@ -140,10 +139,8 @@ class Cloud:
         if self._tools.dry_run:
             return
         if mine is None:
-            raise UsageError(
-                f"there is no machine {self._name} in {self._flags.zone}",
-                f"{self._render_call('create')} makes it; assay perfzero cloud list_all shows all",
-            )
+            hint = f"{self._render_call('create')} makes it; assay perfzero cloud list_all shows all"
+            raise UsageError(f"there is no machine {self._name} in {self._flags.zone}", hint)
         if self._flags.json:
             self._tools.console.write_json(asdict(mine))
             return
@@ -245,16 +242,6 @@ class Cloud:
         return shlex.join(words)
 
 
-@contextlib.contextmanager
-def _packed_assay(dry_run: bool) -> Iterator[str]:
-    """Pack Assay's wheel before the machine is created, so that errors of packing cost nothing."""
-    if dry_run:
-        yield os.path.join(tempfile.gettempdir(), build_wheel_name())
-        return
-    with tempfile.TemporaryDirectory(prefix="assay-wheel-") as folder:
-        yield write_wheel(folder)
-
-
 def _project_flags(flags: Parsed) -> list[str]:
     """Return the flag for the project, or none: then gcloud uses its configured one."""
     return [f"--project={flags.project}"] if flags.project else []
@@ -304,6 +291,7 @@ def _parse_instance(found: Any) -> Instance:
     try:
         networks: Sequence[Any] = found.get("networkInterfaces", [])
         access = [one for network in networks for one in network.get("accessConfigs", [])]
+        devices = found.get("guestAccelerators", [])
         return Instance(
             found["name"],
             _last_part(found["zone"]),
@@ -311,10 +299,7 @@ def _parse_instance(found: Any) -> Instance:
             _last_part(found["machineType"]),
             external=tuple(one["natIP"] for one in access if one.get("natIP")),
             internal=tuple(one["networkIP"] for one in networks if one.get("networkIP")),
-            accelerators=tuple(
-                (_last_part(one["acceleratorType"]), int(one["acceleratorCount"]))
-                for one in found.get("guestAccelerators", [])
-            ),
+            accelerators=tuple((_last_part(one["acceleratorType"]), int(one["acceleratorCount"])) for one in devices),
             local_disks=sum(disk.get("type") == "SCRATCH" for disk in found.get("disks", [])),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -333,10 +318,7 @@ def render_instance(instance: Instance) -> list[str]:
     if instance.local_disks:
         parts.append(render_count(instance.local_disks, "local disk"))
     lines = [f"{instance.name}  {state}  {instance.zone}", f"  {', '.join(parts)}"]
-    addresses = [
-        *(f"{one} (external)" for one in instance.external),
-        *(f"{one} (internal)" for one in instance.internal),
-    ]
+    addresses = [f"{one} (external)" for one in instance.external] + [f"{one} (internal)" for one in instance.internal]
     return [*lines, f"  address: {', '.join(addresses) or 'none'}"]
 
 
@@ -368,43 +350,29 @@ def build_parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(dest="cloud_command", required=True, metavar="COMMAND")
     for name, text in COMMANDS.items():
-        one = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
-        one.add_argument("--project", metavar="NAME", help="default: the project that gcloud is configured for")
-        one.add_argument("--debug", action="store_true", help="show every command, and the output of failed attempts")
-        one.add_argument("-n", "--dry-run", action="store_true", help="print the commands; do nothing")
+        add = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.").add_argument
+        add("--project", metavar="NAME", help="default: the project that gcloud is configured for")
+        add("--debug", action="store_true", help="show every command, and the output of failed attempts")
+        add("-n", "--dry-run", action="store_true", help="print the commands; do nothing")
         if name != "list_all":
-            one.add_argument(
-                "--username", metavar="NAME", help="the machine is perfzero-dev-NAME; default: your user name"
-            )
-            one.add_argument("--zone", default=DEFAULT_ZONE, help=f"default: {DEFAULT_ZONE}")
-            one.add_argument("--ssh-internal-ip", action="store_true", help="reach it by its internal address")
-            one.add_argument("--ssh-key-file", metavar="FILE", help="the key for ssh; default: gcloud's own")
+            add("--username", metavar="NAME", help="the machine is perfzero-dev-NAME; default: your user name")
+            add("--zone", default=DEFAULT_ZONE, help=f"default: {DEFAULT_ZONE}")
+            add("--ssh-internal-ip", action="store_true", help="reach it by its internal address")
+            add("--ssh-key-file", metavar="FILE", help="the key for ssh; default: gcloud's own")
         if name == "create":
-            _add_machine_options(one)
+            usual = DEFAULT_ACCELERATOR
+            add("--accelerator_count", type=count, default=1, metavar="N", help="default: 1; 0 for none")
+            add("--accelerator_type", default=usual, metavar="TYPE", help=f"default: {usual}")
+            add("--cpu_min_platform", metavar="NAME", help="as in 'Intel Skylake'")
+            add("--machine_type", metavar="TYPE", help="default: n1-standard-N, 8 processors per accelerator")
+            newest = f"the newest of Google's {IMAGE_FAMILY}"
+            add("--image", metavar="NAME", help=f"of your project, or projects/P/global/images/NAME; default: {newest}")
+            add("--nvme_count", type=count, default=0, metavar="N", help="local NVMe disks; default: 0")
+            size = "size of the boot disk, which is then an SSD; default: the image's"
+            add("--boot_ssd_size", type=count, metavar="GB", help=size)
         if name in {"status", "list_all"}:
-            one.add_argument("--json", action="store_true", help="the answer as JSON")
+            add("--json", action="store_true", help="the answer as JSON")
     return parser
-
-
-def _add_machine_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--accelerator_count", type=count, default=1, metavar="N", help="default: 1; 0 for none")
-    parser.add_argument(
-        "--accelerator_type", default=DEFAULT_ACCELERATOR, metavar="TYPE", help=f"default: {DEFAULT_ACCELERATOR}"
-    )
-    parser.add_argument("--cpu_min_platform", metavar="NAME", help="as in 'Intel Skylake'")
-    parser.add_argument("--machine_type", metavar="TYPE", help="default: n1-standard-N, 8 processors per accelerator")
-    parser.add_argument(
-        "--image",
-        metavar="NAME",
-        help=f"of your project, or projects/P/global/images/NAME; default: the newest of Google's {IMAGE_FAMILY}",
-    )
-    parser.add_argument("--nvme_count", type=count, default=0, metavar="N", help="local NVMe disks; default: 0")
-    parser.add_argument(
-        "--boot_ssd_size",
-        type=count,
-        metavar="GB",
-        help="size of the boot disk, which is then an SSD; default: the image's",
-    )
 
 
 def run(parsed: Parsed) -> int:

@@ -158,7 +158,7 @@ def build_plot_parser() -> argparse.ArgumentParser:
 
 
 def run_plot(parsed: Parsed) -> int:
-    from assay.compat.perfzero.flow import plot_process_info
+    from assay.compat.perfzero.summary import plot_process_info
 
     Console().print(plot_process_info(parsed.file, parsed.output))
     return int(ExitCode.OK)

@@ -106,9 +106,8 @@ def _check_cached(job: _Job) -> None:
     unpacked_in_place = job.kind is not None and archive.parse_kind(job.name) is None
     can_compare = os.path.isfile(job.target) and not unpacked_in_place
     if job.checksum and can_compare and (difference := _compare(job.target, job.checksum)):
-        raise UsageError(
-            f"{job.target} is already there, but it is other data: {difference}", "move it away to download it again"
-        )
+        hint = "move it away to download it again"
+        raise UsageError(f"{job.target} is already there, but it is other data: {difference}", hint)
 
 
 def _bring(job: _Job) -> None:
@@ -134,10 +133,8 @@ def _bring(job: _Job) -> None:
         return
     if job.checksum and (difference := _compare(job.part, job.checksum)):
         _drop(job.part)
-        raise UsageError(
-            f"{job.shown} is not what was expected: {difference}",
-            "the file there has changed or the checksum is wrong; nothing was kept",
-        )
+        hint = "the file there has changed or the checksum is wrong; nothing was kept"
+        raise UsageError(f"{job.shown} is not what was expected: {difference}", hint)
     kind = archive.find_kind(job.part) if job.has_no_ending else job.kind
     if kind and _unpack(job, kind):
         os.unlink(job.part)
@@ -197,13 +194,11 @@ def _copy_local(job: _Job) -> None:
 def build_disk_error(target: str, error: OSError) -> UsageError | InfrastructureError:
     """Return a one-line error about the disk."""
     if error.errno in _NO_ROOM:
-        return InfrastructureError(
-            f"there is no room for {target}: {error.strerror}", "free some, or choose another folder"
-        )
+        hint = "free some, or choose another folder"
+        return InfrastructureError(f"there is no room for {target}: {error.strerror}", hint)
     if error.errno in _NOT_ALLOWED:
-        return UsageError(
-            f"{error.filename or target} cannot be written: {error.strerror}", "choose another folder for the data"
-        )
+        hint = "choose another folder for the data"
+        return UsageError(f"{error.filename or target} cannot be written: {error.strerror}", hint)
     if error.errno in {errno.ENOTDIR, errno.EEXIST, errno.ENAMETOOLONG}:
         return UsageError(f"{target} cannot be made: {error.filename or target}: {error.strerror}")
     return InfrastructureError(f"{target} cannot be written: {error.strerror or error}")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar, cast
 from urllib.parse import quote, unquote, urlsplit
 
@@ -38,13 +38,16 @@ _DOWNLOAD_FORM = (
 
 def parse_flags(flags: Mapping[str, Any], folder: str, environ: Mapping[str, str]) -> PerfzeroJob:
     """Parse the flags, which the command line gives by name: texts, booleans, and lists of texts for repeatable flags.
-
-    `folder`: the current folder, in which methods are searched first.
-    """
+    `folder`: the current folder, in which methods are searched first."""
     given = _Flags(flags)
     workspace = os.path.abspath(os.path.join(folder, given.text("workspace") or DEFAULT_WORKSPACE))
     data_dir = os.path.abspath(os.path.join(folder, given.text("root_data_dir") or DEFAULT_DATA_DIR))
-    project, table = _parse_bigquery(given)
+    project = given.text("bigquery_project_name")
+    table = given.parse("bigquery_dataset_table_name", _parse_table)
+    if bool(project) != bool(table):
+        one, missing = ("project", "dataset_table") if project else ("dataset_table", "project")
+        message = f"--bigquery_{one}_name is given and --bigquery_{missing}_name is not"
+        raise UsageError(message, "give both, or neither")
     tpu = given.parse("tpu_parameters", _parse_tpu)
     python = check_python(given.text("python"))
     python_path = (os.path.join(workspace, SITE_PACKAGES, part) for part in given.parts("python_path"))
@@ -71,16 +74,16 @@ def parse_flags(flags: Mapping[str, Any], folder: str, environ: Mapping[str, str
         refuse_contaminated=bool(flags.get("refuse_contaminated")),
         foreign_limit=_FOREIGN_LIMIT if (limit := given.parse("foreign_limit", _parse_fraction)) is None else limit,
     )
+    sources = ((flag, part) for flag in ("gcs_downloads", "data_downloads") for part in given.parts(flag))
+    downloads = (_named(flag, _parse_download, part, data_dir) for flag, part in sources)
+    uploads = "result_upload_methods"
+    methods = (_named(uploads, _parse_upload_method, part) for part in given.parts(uploads))
     return PerfzeroJob(
         bench=bench,
         workspace=workspace,
-        repos=parse_repos(given.texts("git_repos")),
+        repos=parse_repos(given.parts("git_repos")),
         use_cached=bool(flags.get("use_cached_site_packages")),
-        downloads=tuple(
-            _named(flag, _parse_download, part, data_dir)
-            for flag in ("gcs_downloads", "data_downloads")
-            for part in given.parts(flag)
-        ),
+        downloads=tuple(downloads),
         build_label=given.text("ml_framework_build_label"),
         platform_name=given.text("platform_name"),
         system_name=given.text("system_name"),
@@ -88,9 +91,7 @@ def parse_flags(flags: Mapping[str, Any], folder: str, environ: Mapping[str, str
         bigquery_project=project,
         bigquery_table=table,
         key_url=given.parse("gcloud_key_file_url", _parse_url),
-        upload_methods=tuple(
-            _named("result_upload_methods", _parse_upload_method, part) for part in given.parts("result_upload_methods")
-        ),
+        upload_methods=tuple(methods),
         tpu=tpu,
         env_vars={key: environ[key] for key in sorted(environ) if key.startswith(ENV_PREFIX)},
         flags=build_flags(flags),
@@ -118,7 +119,8 @@ class _Flags:
 
     def parts(self, name: str) -> Iterator[str]:
         """Yield the parts of a flag's texts, which commas separate."""
-        return _split(self.texts(name))
+        for text in self.texts(name):
+            yield from (part.strip() for part in text.split(",") if part.strip())
 
 
 def _named(flag: str, parse: Callable[..., T], *arguments: str) -> T:
@@ -150,11 +152,6 @@ _parse_execution_id = _expect(
 )
 
 
-def _split(texts: Sequence[str]) -> Iterator[str]:
-    for text in texts:
-        yield from (part.strip() for part in text.split(",") if part.strip())
-
-
 def build_flags(flags: Mapping[str, Any]) -> dict[str, Any]:
     """Return the flags with a value as the summary records them, with repeated ones joined by commas."""
     found: dict[str, Any] = {}
@@ -177,10 +174,8 @@ def parse_methods(texts: Sequence[str]) -> tuple[BenchMethod, ...]:
     """Parse repeated or comma-separated methods. A comma in brackets belongs to a regular expression."""
     parts = [part for text in texts for part in _split_outside_brackets(text)]
     if not parts:
-        raise UsageError(
-            "--benchmark_methods does not name a benchmark",
-            "write --benchmark_methods=module.Class.method, or …filter:REGEX",
-        )
+        hint = "write --benchmark_methods=module.Class.method, or …filter:REGEX"
+        raise UsageError("--benchmark_methods does not name a benchmark", hint)
     return tuple(_named("benchmark_methods", _parse_method, part) for part in parts)
 
 
@@ -204,18 +199,17 @@ def _split_outside_brackets(text: str) -> list[str]:
 # ---------------------------------------------------------------- what is brought in
 
 
-def parse_repos(texts: Sequence[str]) -> tuple[GitRepo, ...]:
+def parse_repos(parts: Iterable[str]) -> tuple[GitRepo, ...]:
     """Parse `url;branch;hash`, where branch and hash are optional. Refuse two repositories with the same folder."""
     found: dict[str, GitRepo] = {}
-    for part in _split(texts):
+    for part in parts:
         repo = _named("git_repos", _parse_repo, part)
         other = found.setdefault(repo.name, repo)
         if other != repo:
-            raise UsageError(
-                f"--git_repos: {hide_secrets(other.url)} and {hide_secrets(repo.url)} would both be checked out into "
-                f"{repo.name!r}" if other.url != repo.url else f"--git_repos names {hide_secrets(repo.url)} twice",
-                "run them in two calls, each with its own --workspace",
-            )  # fmt: skip
+            old, new = hide_secrets(other.url), hide_secrets(repo.url)
+            both = f"--git_repos: {old} and {new} would both be checked out into {repo.name!r}"
+            message = both if other.url != repo.url else f"--git_repos names {new} twice"
+            raise UsageError(message, "run them in two calls, each with its own --workspace")
     return tuple(found.values())
 
 
@@ -223,10 +217,8 @@ def _parse_repo(part: str) -> GitRepo:
     fields = [field.strip() for field in part.split(";")]
     repo = GitRepo(fields[0], *(field or None for field in fields[1:3]))
     if len(fields) > 3 or not fields[0] or repo.name in ("", ".", "..") or fields[0].startswith("-"):
-        raise UsageError(
-            f"{hide_secrets(part)!r} is not a repository",
-            "write URL, URL;BRANCH or URL;BRANCH;HASH, in quotes for the shell",
-        )
+        hint = "write URL, URL;BRANCH or URL;BRANCH;HASH, in quotes for the shell"
+        raise UsageError(f"{hide_secrets(part)!r} is not a repository", hint)
     for ref in (repo.branch, repo.commit):
         if ref is not None and (ref.startswith("-") or re.search(r"[\s~^?*\[\\]|\.\.", ref)):
             raise UsageError(f"{ref!r} is not a branch, tag or hash")
@@ -242,10 +234,8 @@ def _parse_download(part: str, data_dir: str) -> Download:
     if len(fields) > 3 or not _is_url(url):
         raise UsageError(f"{hide_secrets(part)!r} is not a download", _DOWNLOAD_FORM)
     if url.lower().startswith(("http:", "https:")) and url != source:
-        raise UsageError(
-            f"{hide_secrets(source)} is not a file: a folder cannot be fetched over http",
-            "name each file; folders come from gs://, s3://, az:// and file://",
-        )
+        hint = "name each file; folders come from gs://, s3://, az:// and file://"
+        raise UsageError(f"{hide_secrets(source)} is not a file: a folder cannot be fetched over http", hint)
     if not name:
         last = os.path.basename(urlsplit(url).path)
         name = unquote(last) if url.startswith("file:") else last
@@ -257,7 +247,7 @@ def _parse_download(part: str, data_dir: str) -> Download:
     return Download(url, path, parse_checksum(checksum) if checksum else None)
 
 
-# ---------------------------------------------------------------- where results go
+# ---------------------------------------------------------------- texts of one flag
 
 
 def _is_url(text: str) -> bool:
@@ -268,20 +258,6 @@ def _parse_url(text: str) -> str:
     if not _is_url(text):
         raise UsageError(f"{text!r} is not a URL", "such as gs://bucket/folder, s3://bucket/folder or file:///folder")
     return text.rstrip("/")
-
-
-def _parse_bigquery(given: _Flags) -> tuple[str | None, str | None]:
-    project = given.text("bigquery_project_name")
-    table = given.parse("bigquery_dataset_table_name", _parse_table)
-    if bool(project) != bool(table):
-        one, missing = ("project", "dataset_table") if project else ("dataset_table", "project")
-        raise UsageError(
-            f"--bigquery_{one}_name is given and --bigquery_{missing}_name is not", "give both, or neither"
-        )
-    return project, table
-
-
-# ---------------------------------------------------------------- the benchmarks' own
 
 
 def _parse_object(text: str) -> dict[str, Any]:
@@ -300,9 +276,6 @@ def _parse_tpu(text: str) -> dict[str, Any]:
     if not isinstance(found.get("name"), str):
         raise UsageError("it has no name", """such as --tpu_parameters='{"name": "my-tpu"}'""")
     return found
-
-
-# ---------------------------------------------------------------- beyond the original
 
 
 def _parse_fraction(text: str) -> float:

@@ -42,7 +42,6 @@ from assay.compat.perfzero.summary import (
     render_process_info,
     render_profile_hint,
     render_summary,
-    write_plot,
 )
 from assay.compat.perfzero.uploads import (
     build_row,
@@ -64,7 +63,7 @@ from assay.compat.perfzero.values import (
 )
 from assay.errors import AssayError, MissingExtraError, UsageError
 from assay.follow.api import Event
-from assay.launch.api import Listen, RunHooks
+from assay.launch.api import RunHooks
 from assay.show.console import Console, silence
 from assay.show.formatting import render_count
 from assay.system.files import list_names, read_end, write_atomic
@@ -129,8 +128,17 @@ def run_perfzero(
         job = replace(job, packages=packages, harness=harness)
         writer = _ExecutionWriter(job, console)
         request = replace(job.bench, extra=_build_extra(job), command_line=command_line)
-        _print_details(job, console)
-        bench = run_benchmarks(request, replace(hooks, listen=writer.around(hooks.listen)))
+        console.detail(f"methods: {', '.join(method.text for method in job.bench.methods)}")
+        console.detail(f"appended to sys.path: {', '.join(job.bench.python_path) or 'nothing'}")
+        for name, used in job.packages.items():
+            console.detail(f"{name}: {used.commit} ({used.branch}) of {used.url}{' with edits' * used.dirty}")
+
+        def listen(event: Event) -> None:
+            hooks.listen(event)
+            if event.kind == "ended":
+                writer.conclude(event.entry.dir)
+
+        bench = run_benchmarks(request, replace(hooks, listen=listen))
     return PerfzeroReport(bench, tuple(writer.done), clock.seconds, writer.seconds, tuple(writer.problems))
 
 
@@ -142,13 +150,6 @@ def _is_installed(name: str) -> bool:
         return importlib.util.find_spec(name) is not None
     except ModuleNotFoundError:  # a parent package is missing
         return False
-
-
-def _print_details(job: PerfzeroJob, console: PerfzeroConsole) -> None:
-    console.detail(f"methods: {', '.join(method.text for method in job.bench.methods)}")
-    console.detail(f"appended to sys.path: {', '.join(job.bench.python_path) or 'nothing'}")
-    for name, package in job.packages.items():
-        console.detail(f"{name}: {package.commit} ({package.branch}) of {package.url}{' with edits' * package.dirty}")
 
 
 def _build_extra(job: PerfzeroJob) -> dict[str, Any]:
@@ -168,7 +169,7 @@ def _build_extra(job: PerfzeroJob) -> dict[str, Any]:
 
 
 class _ExecutionWriter:
-    """Listens for the end of executions, and writes, shows and sends PerfZero's files."""
+    """Writes, shows and sends PerfZero's files when an execution has ended."""
 
     def __init__(self, job: PerfzeroJob, console: PerfzeroConsole) -> None:
         self._job = job
@@ -177,15 +178,7 @@ class _ExecutionWriter:
         self.problems: list[str] = []
         self.seconds: dict[tuple[int, str], dict[str, float]] = {}
 
-    def around(self, listen: Listen) -> Listen:
-        def pass_on(event: Event) -> None:
-            listen(event)
-            if event.kind == "ended":
-                self._conclude(event.entry.dir)
-
-        return pass_on
-
-    def _conclude(self, run_dir: str) -> None:
+    def conclude(self, run_dir: str) -> None:
         try:
             execution = load_execution(run_dir)
             if execution is None:  # the directory was removed
@@ -323,12 +316,3 @@ def _stoppable() -> Iterator[None]:
             signal.signal(number, handler)
         for caught_number in caught:
             os.kill(os.getpid(), caught_number)
-
-
-def plot_process_info(source: str, target: str) -> str:
-    """Plot the readings in a file as a PDF; return a line that describes the result."""
-    if not target.lower().endswith(".pdf"):
-        raise UsageError(f"{target!r} is not a PDF", "end the name in .pdf")
-    info = write_plot(source, target)
-    skipped = f" ({render_count(info.unreadable, 'line')} could not be read)" if info.unreadable else ""
-    return f"{target}: {render_count(len(info.series), 'page')} from {render_count(info.lines, 'reading')}{skipped}"

@@ -47,11 +47,10 @@ def download(url: str, part: str, notify: Notify, retry: DownloadRetry) -> None:
                 failures = 1 if size > furthest else failures + 1
                 furthest = max(size, furthest)
                 if failures >= retry.attempts:
-                    raise InfrastructureError(
-                        f"cannot download {render_url(url)}: {lost} ({failures} tries)",
-                        f"is {httpx.URL(url).host} reachable from here? What has arrived is kept, and the next try"
-                        " continues it",
-                    ) from lost
+                    kept = "What has arrived is kept, and the next try continues it"
+                    hint = f"is {httpx.URL(url).host} reachable from here? {kept}"
+                    message = f"cannot download {render_url(url)}: {lost} ({failures} tries)"
+                    raise InfrastructureError(message, hint) from lost
                 usual_s = retry.first_delay_s * 2 ** (failures - 1)
                 delay_s = min(usual_s if lost.retry_after_s is None else lost.retry_after_s, retry.longest_delay_s)
                 notify(f"{render_url(url)}: {lost}; trying again in {delay_s:g} s")
@@ -68,9 +67,8 @@ def _open_client(url: str, timeout_s: float) -> httpx.Client:
         raise UsageError(f"{render_url(url)} is not a valid address: {error}") from None
     login = (address.username, address.password) if address.userinfo else None  # httpx sends it to this host only
     try:
-        return httpx.Client(
-            auth=login, headers=_HEADERS, timeout=timeout_s, verify=ssl.create_default_context(), follow_redirects=True
-        )
+        tls = ssl.create_default_context()
+        return httpx.Client(auth=login, headers=_HEADERS, timeout=timeout_s, verify=tls, follow_redirects=True)
     except (ImportError, ValueError, httpx.InvalidURL) as error:  # a kind of proxy that httpx cannot use
         raise UsageError(f"the environment names a proxy that cannot be used: {error}", "see HTTPS_PROXY") from None
 
@@ -94,9 +92,8 @@ def _attempt(client: httpx.Client, url: str, part: str, notify: Notify, retry: D
                 forget(part)
                 raise _LostError("the part that has arrived does not belong to the file any more")
             _check_answer(url, response)
-            etag = response.headers.get("ETag")
+            etag, total = response.headers.get("ETag"), _parse_total(response.headers)
             strong = etag if etag and not etag.startswith("W/") else None  # a weak one does not guarantee equal bytes
-            total = _parse_total(response.headers)
             new = {"etag": strong, "modified": response.headers.get("Last-Modified"), "total_bytes": total}
             if response.status_code == httpx.codes.PARTIAL_CONTENT:
                 match = re.match(r"bytes (\d+)-", response.headers.get("Content-Range", ""))
@@ -129,9 +126,8 @@ def _classify_failure(url: str, error: httpx.RequestError) -> Exception:
     if isinstance(cause, socket.gaierror) and cause.errno in _NAME_UNKNOWN:
         return InfrastructureError(f"cannot download {render_url(url)}: there is no host {host!r}", "check the address")
     if isinstance(cause, ssl.SSLCertVerificationError):
-        return InfrastructureError(
-            f"{host} has no valid certificate: {cause.verify_message}", "SSL_CERT_FILE names other authorities"
-        )
+        hint = "SSL_CERT_FILE names other authorities"
+        return InfrastructureError(f"{host} has no valid certificate: {cause.verify_message}", hint)
     if isinstance(error, httpx.TooManyRedirects | httpx.UnsupportedProtocol):
         return UsageError(f"{render_url(url)} cannot be downloaded: {error}")
     if isinstance(error, httpx.TimeoutException):
@@ -156,10 +152,8 @@ def _check_answer(url: str, response: httpx.Response) -> None:
     # the address of a folder returns a page that lists it, often after a redirect to the address with a slash
     is_page = headers.get("Content-Type", "").partition(";")[0].strip().lower() == "text/html"
     if is_page and response.url.path.endswith("/") and not response.url.query:
-        raise UsageError(
-            f"{where} is not a file: the server answers with an HTML page",
-            "name one file; folders come from gs://, s3://, az:// and file://",
-        )
+        hint = "name one file; folders come from gs://, s3://, az:// and file://"
+        raise UsageError(f"{where} is not a file: the server answers with an HTML page", hint)
     # servers often label a .tar.gz itself as "encoded"; any other file would be saved compressed
     encoding = headers.get("Content-Encoding", "identity").lower()
     path = httpx.URL(url).path.lower()
@@ -178,9 +172,6 @@ def _report(
             reported_at = now
             of = f" of {total / 1e6:,.1f}" if total else ""
             notify(f"{render_url(url)}: {done / 1e6:,.1f}{of} MB")
-
-
-# ---------------------------------------------------------------- which version the part is of
 
 
 def _parse_total(headers: httpx.Headers) -> int | None:

@@ -50,10 +50,8 @@ class Setup:
         if spec and _URL.match(spec):
             self.wheel = os.path.basename(unquote(urlsplit(spec).path))
             if not _WHEEL_NAME.fullmatch(self.wheel):
-                raise UsageError(
-                    f"--tensorflow_pip_spec: {render_url(spec)} does not name a wheel",
-                    "pip needs its full name, as in gs://bucket/tensorflow-2.20.0-cp312-cp312-linux_x86_64.whl",
-                )
+                hint = "pip needs its full name, as in gs://bucket/tensorflow-2.20.0-cp312-cp312-linux_x86_64.whl"
+                raise UsageError(f"--tensorflow_pip_spec: {render_url(spec)} does not name a wheel", hint)
         self.tensorflow: str | None = self.wheel or spec or None  # the argument for pip
         # a signature may follow the name of a saved image
         self.loads_image = (urlsplit(path).path if _URL.match(path) else path).endswith(".tar.gz")
@@ -183,10 +181,8 @@ def _create_drive(flags: Parsed, tools: Tools) -> None:
     # also in a dry run, since it changes nothing
     devices = parse_free_disks(ask_tool(["lsblk", "--json", "--output", "NAME,TYPE,MOUNTPOINT"]))
     if not devices:
-        raise UsageError(
-            "--gce_nvme_raid: there is no free NVMe disk here",
-            "disks with partitions and disks in use are left alone; lsblk shows them",
-        )
+        hint = "disks with partitions and disks in use are left alone; lsblk shows them"
+        raise UsageError("--gce_nvme_raid: there is no free NVMe disk here", hint)
     for command in build_drive_commands(devices, flags.root_data_dir, as_root=os.geteuid() == 0):
         tools.do(command)
 
@@ -261,39 +257,26 @@ def _fill_context(setup: Setup, tools: Tools) -> None:
 
 # ---------------------------------------------------------------- the command
 
-
+_IMAGE_HELP = (
+    "a file of yours, or one of Assay's: docker/Dockerfile_ubuntu_1804_tf_v1 or …_v2 (default: v1); a saved "
+    "image (*.tar.gz, file or URL) is loaded instead; empty: no image"
+)
+_TENSORFLOW_HELP = (
+    "the TensorFlow to install, as in tensorflow==2.20.0, or the URL of a wheel (gs, s3, file, http, https); "
+    "default: as in the Dockerfile"
+)
+_RAID_HELP = "if not empty: format the free NVMe disks, several as one striped array, and mount at --root_data_dir"
+_KEY_HELP = "key of a service account for gs:// addresses; fetched to a private file for this call only"
 FLAGS: dict[str, tuple[Any, str, str]] = {  # flags of setup.py: default, metavar, help
-    "dockerfile_path": (
-        f"{_DOCKERFILES}/{_V1}",
-        "FILE",
-        (
-            "a file of yours, or one of Assay's: docker/Dockerfile_ubuntu_1804_tf_v1 or …_v2 (default: v1); a saved "
-            "image (*.tar.gz, file or URL) is loaded instead; empty: no image"
-        ),
-    ),
-    "tensorflow_pip_spec": (
-        None,
-        "SPEC",
-        (
-            "the TensorFlow to install, as in tensorflow==2.20.0, or the URL of a wheel (gs, s3, file, http, https); "
-            "default: as in the Dockerfile"
-        ),
-    ),
+    "dockerfile_path": (f"{_DOCKERFILES}/{_V1}", "FILE", _IMAGE_HELP),
+    "tensorflow_pip_spec": (None, "SPEC", _TENSORFLOW_HELP),
     "extra_pip_specs": ("", "'A;B'", "more to install, as in 'numpy==1.26.4;scipy==1.11.4'"),
     "docker_tag": ("perfzero/tensorflow", "TAG", "the image's name (default: perfzero/tensorflow)"),
     "extra_docker_build_args": ([], "NAME=VALUE", "more --build-arg of docker build"),
     "workspace": ("workspace", "DIR", "its resources/ is the build context"),
     "root_data_dir": ("/data", "DIR", "where benchmarks find their data"),
-    "gce_nvme_raid": (
-        None,
-        "ANY",
-        "if not empty: format the free NVMe disks, several as one striped array, and mount at --root_data_dir",
-    ),
-    "gcloud_key_file_url": (
-        "",
-        "URL",
-        "key of a service account for gs:// addresses; fetched to a private file for this call only",
-    ),
+    "gce_nvme_raid": (None, "ANY", _RAID_HELP),
+    "gcloud_key_file_url": ("", "URL", _KEY_HELP),
     "site_package_downloads": ("", "SRC:NAME,…", "folders to copy to site-packages/NAME of the workspace"),
 }
 

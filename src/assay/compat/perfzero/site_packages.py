@@ -190,10 +190,8 @@ def _find(repo: GitRepo, path: str, name: str) -> str:
     if found is None and _fetch(repo, path, name):
         found = _resolve(path, "FETCH_HEAD")
     if found is None:
-        raise UsageError(
-            f"--git_repos: there is no branch, tag or commit {name!r} in {hide_secrets(repo.url)}",
-            "git ls-remote lists them",
-        )
+        hint = "git ls-remote lists them"
+        raise UsageError(f"--git_repos: there is no branch, tag or commit {name!r} in {hide_secrets(repo.url)}", hint)
     return found
 
 

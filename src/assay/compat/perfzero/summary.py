@@ -13,15 +13,16 @@ import math
 import os
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from assay.bench.api import BenchExecution, BenchResult
+from assay.bench.api import BenchExecution
 from assay.compat.perfzero.values import HARNESS, Package, PerfzeroJob, PerfzeroReport
 from assay.errors import NotFoundError, UsageError
 from assay.show.chart import Line, LineChart
-from assay.show.formatting import clean, escape_json, to_json
+from assay.show.formatting import clean, escape_json, render_count, to_json
 from assay.system.files import list_names, parse_json
 from assay.values.plain import NO_DATE, render_date
 from assay.values.series import Reading
@@ -35,13 +36,16 @@ _MOST_REASONS = 3  # in one line
 
 def build_summary(execution: BenchExecution, job: PerfzeroJob) -> Facts:
     """Build the summary from types of JSON; numbers that JSON does not have are texts such as "NaN"."""
+    framework = execution.framework  # the one that was really loaded; its name is empty if none is known
+    named = {key: getattr(framework, key, "") for key in ("name", "version", "build_version")}
+    libraries = {key: getattr(framework, key, "") or None for key in ("cuda", "cudnn")}
     summary = {
         "execution_id": execution.execution_id,
         "execution_timestamp": execution.started_at or execution.ended_at or 0.0,
         "benchmark_result": _build_result(execution),
         "benchmark_info": _build_info(execution, job),
         "setup_info": {},
-        "ml_framework_info": _build_framework(execution, job),
+        "ml_framework_info": {**named, **_known({"build_label": job.build_label, **libraries})},
         "system_info": _build_system(execution, job),
         "process_info": {
             "max_rss": execution.peaks.max_rss,
@@ -69,28 +73,23 @@ def _build_result(execution: BenchExecution) -> Facts:
     result = execution.result
     further = {"iters": result.iters, "cpu_time": result.cpu_time, "throughput": result.throughput}
     reasons = [finding.message for finding in result.findings]
+    metrics: dict[str, Facts] = {}  # the reported ones with their bounds, and those extras that are numbers
+    for metric in result.metrics:
+        bounds = _known({"min_value": metric.min_value, "max_value": metric.max_value})
+        metrics[metric.name] = {"name": metric.name, "value": metric.value, **bounds}
+    for name, value in result.extras.items():
+        if isinstance(value, (int, float)):
+            metrics.setdefault(name, {"name": name, "value": value})
     return {
         "name": result.name,
         "wall_time": result.wall_time,
         "succeeded": execution.succeeded,
         "extras": [{"name": name, "value": value} for name, value in result.extras.items()],
-        "metrics": _build_metrics(result),
+        "metrics": list(metrics.values()),
         "trial_id": execution.trial,
         **_known(further),
         **({"findings": reasons} if reasons else {}),
     }
-
-
-def _build_metrics(result: BenchResult) -> list[Facts]:
-    """Build the reported metrics with their bounds, and those extras that are numbers."""
-    found: dict[str, Facts] = {}
-    for metric in result.metrics:
-        bounds = _known({"min_value": metric.min_value, "max_value": metric.max_value})
-        found[metric.name] = {"name": metric.name, "value": metric.value, **bounds}
-    for name, value in result.extras.items():
-        if isinstance(value, (int, float)):
-            found.setdefault(name, {"name": name, "value": value})
-    return list(found.values())
 
 
 def _build_info(execution: BenchExecution, job: PerfzeroJob) -> Facts:
@@ -120,14 +119,6 @@ def build_package_info(job: PerfzeroJob) -> Facts:
 def build_package(package: Package) -> Facts:
     own = {"dirty": package.dirty or None, "local_commits": package.local_commits or None}
     return {"url": package.url, "branch": package.branch, "hash": package.commit, **_known(own)}
-
-
-def _build_framework(execution: BenchExecution, job: PerfzeroJob) -> Facts:
-    """Build the facts about the framework that was really loaded; its name is empty if none is known."""
-    used = execution.framework
-    named = {key: getattr(used, key, "") for key in ("name", "version", "build_version")}
-    libraries = {key: getattr(used, key, "") or None for key in ("cuda", "cudnn")}
-    return {**named, **_known({"build_label": job.build_label, **libraries})}
 
 
 def _build_system(execution: BenchExecution, job: PerfzeroJob) -> Facts:
@@ -240,18 +231,15 @@ _UNITS = {
 
 
 def render_process_info(readings: Sequence[Reading], execution: BenchExecution) -> str:
-    """Render a line for each reading in PerfZero's format, with `time` in seconds since the start.
-
-    A benchmark that ended before the first reading gets one line from the kernel's counters.
-    """
+    """Render a line for each reading in PerfZero's format, with `time` in seconds since the start. A benchmark that
+    ended before the first reading gets one line from the kernel's counters."""
     began = execution.started_at
     origin = began if began is not None else readings[0].time if readings else 0.0
     lines, cpu_s, at = [], 0.0, origin
     for reading in readings:  # percent of one core since the previous reading or the start
         took_s = reading.time - at
-        lines.append(
-            _build_line(reading, round(100 * (reading.cpu_s - cpu_s) / took_s, 1) if took_s > 0 else 0.0, origin)
-        )
+        percent = round(100 * (reading.cpu_s - cpu_s) / took_s, 1) if took_s > 0 else 0.0
+        lines.append(_build_line(reading, percent, origin))
         cpu_s, at = reading.cpu_s, reading.time
     if not lines:
         peaks, took_s = execution.peaks, (execution.ended_at or 0.0) - began if began else 0.0
@@ -318,28 +306,21 @@ def parse_process_info(lines: Iterable[str]) -> ProcessInfo:
     for line in lines:
         if not line.strip():
             continue
-        fields = _parse_line(line)
-        if fields is None:
+        fields: Any = None
+        with suppress(ValueError):
+            fields = parse_json(line)
+        given = fields.items() if isinstance(fields, Mapping) else ()
+        numbers = {str(name): float(value) for name, value in given if _is_number(value)}
+        time = numbers.pop(TIME, None)
+        if time is None or not numbers:
             found.unreadable += 1
             continue
         found.lines += 1
-        for name, value in fields.items():
-            if name != TIME:
-                times, values = found.series.setdefault(name, ([], []))
-                times.append(fields[TIME])
-                values.append(value)
+        for name, value in numbers.items():
+            times, values = found.series.setdefault(name, ([], []))
+            times.append(time)
+            values.append(value)
     return found
-
-
-def _parse_line(line: str) -> dict[str, float] | None:
-    try:
-        fields: Any = parse_json(line)
-    except ValueError:
-        return None
-    if not isinstance(fields, Mapping) or not _is_number(fields.get(TIME)):
-        return None
-    numbers = {str(name): float(value) for name, value in fields.items() if _is_number(value)}
-    return numbers if len(numbers) > 1 else None
 
 
 def _is_number(value: object) -> bool:
@@ -358,10 +339,13 @@ def build_charts(info: ProcessInfo) -> tuple[LineChart, ...]:
     return tuple(charts)
 
 
-def write_plot(source: str, target: str) -> ProcessInfo:
-    """Write a PDF with a page for each metric over time, and return the parsed readings."""
+def plot_process_info(source: str, target: str) -> str:
+    """Write a PDF with a page for each metric over time; return a line that describes the result."""
     from assay.plots.api import write_pages
 
+    if not target.lower().endswith(".pdf"):
+        raise UsageError(f"{target!r} is not a PDF", "end the name in .pdf")
     info = load_process_info(source)
     write_pages(build_charts(info), Path(target))
-    return info
+    skipped = f" ({render_count(info.unreadable, 'line')} could not be read)" if info.unreadable else ""
+    return f"{target}: {render_count(len(info.series), 'page')} from {render_count(info.lines, 'reading')}{skipped}"

@@ -54,9 +54,7 @@ def check_target(url: str) -> None:
 
 def upload_folder(folder: str, url: str, notify: Notify = ignore) -> int:
     """Send the files of the folder to the URL under the same names, verify that they arrived, and return their number.
-
-    Existing files are replaced. Empty folders are not sent, since object stores do not have folders.
-    """
+    Existing files are replaced. Empty folders are not sent, since object stores do not have folders."""
     scheme = parse_scheme(url, _SCHEMES)
     if not os.path.isdir(folder):
         raise UsageError(f"there is no folder {folder!r} to send")
@@ -124,16 +122,13 @@ def _classify(full_name: str, error: Exception) -> AssayError:
     code, answer = getattr(error, "code", None), getattr(error, "message", None) or str(error) or type(error).__name__
     first = str(answer).strip().splitlines()[0]
     if code == 404:
-        return UsageError(
-            f"there is no BigQuery table {full_name}: {first}", f"create it: {render_make_command(full_name)}"
-        )
+        hint = f"create it: {render_make_command(full_name)}"
+        return UsageError(f"there is no BigQuery table {full_name}: {first}", hint)
     kind = type(error)
     is_about_login = kind.__module__ == "google.auth.exceptions" and kind.__name__ != "TransportError"  # the network
     if code in {401, 403} or is_about_login:
-        return UsageError(
-            f"BigQuery does not let us write to {full_name}: {first}",
-            "run `gcloud auth application-default login`, or name a key file in GOOGLE_APPLICATION_CREDENTIALS",
-        )
+        hint = "run `gcloud auth application-default login`, or name a key file in GOOGLE_APPLICATION_CREDENTIALS"
+        return UsageError(f"BigQuery does not let us write to {full_name}: {first}", hint)
     return InfrastructureError(f"BigQuery did not take the row for {full_name}: {first}")
 
 
@@ -150,10 +145,8 @@ VARIABLE = "GOOGLE_APPLICATION_CREDENTIALS"
 
 @contextmanager
 def google_key(url: str | None) -> Iterator[None]:
-    """Fetch the key into a private folder, set it in the environment of this process, and remove it at the end.
-
-    The key is never written into a workspace, and gcloud's own accounts do not change.
-    """
+    """Fetch the key into a private folder, set it in the environment of this process, and remove it at the end. The key
+    is never written into a workspace, and gcloud's own accounts do not change."""
     if url is None:
         yield
         return
@@ -241,9 +234,8 @@ def call_upload_method(
         return f"{name} took longer than {_CALL_TIMEOUT_S:g} s"
     if done.code == 0:
         return None
-    if "error" in done.answer:
-        return f"{name}: {_describe(done.answer['error'])}"
-    return f"{name}: {done.lines[-1][-300:] if done.lines else f'it ended with exit code {done.code}'}"
+    last = done.lines[-1][-300:] if done.lines else f"it ended with exit code {done.code}"
+    return f"{name}: {_describe(done.answer['error']) if 'error' in done.answer else last}"
 
 
 def _describe(error: Sequence[Any]) -> str:

@@ -70,10 +70,8 @@ def parse_checksum(text: str) -> Checksum:
     expected = _DIGEST_OF_LENGTH.get(len(digits))
     algorithm = algorithm.lower().replace("-", "") if colon else expected or ""
     if not expected or algorithm != expected or not re.fullmatch(r"[0-9a-fA-F]+", digits):
-        raise UsageError(
-            f"{text!r} is not a checksum",
-            "write sha256:HEX, or the HEX of a md5, sha1, sha256 or sha512 (32, 40, 64, 128 digits)",
-        )
+        hint = "write sha256:HEX, or the HEX of a md5, sha1, sha256 or sha512 (32, 40, 64, 128 digits)"
+        raise UsageError(f"{text!r} is not a checksum", hint)
     return Checksum(algorithm, digits.lower())
 
 

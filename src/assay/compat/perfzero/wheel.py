@@ -38,7 +38,10 @@ def write_wheel(folder: str) -> str:
             digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
             record.append(f"{name},sha256={digest},{len(data)}")
 
-        for name, file in sorted((_package_files() | _shared_files(found)).items()):
+        package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+        paths = (os.path.join(base, name) for base, _, names in os.walk(package) for name in names)
+        files = {os.path.relpath(path, os.path.dirname(package)): path for path in paths if _is_source(path)}
+        for name, file in sorted((files | _shared_files(found)).items()):
             with open(file, "rb") as stream:
                 add(name, stream.read())
         for name in _KEPT_METADATA:
@@ -62,13 +65,6 @@ def _distribution() -> metadata.Distribution:
 
 def _stem(found: metadata.Distribution) -> str:
     return f"{_PACKAGE}-{found.version.replace('-', '_')}"
-
-
-def _package_files() -> dict[str, str]:
-    """Return all files of the package that are not compiled, by their names in the wheel."""
-    package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    paths = (os.path.join(base, name) for base, _, names in os.walk(package) for name in names)
-    return {os.path.relpath(path, os.path.dirname(package)): path for path in paths if _is_source(path)}
 
 
 def _shared_files(found: metadata.Distribution) -> dict[str, str]:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from assay.compat.original_command import Parsed, Parser, call_original, say_problems, warn, write_lines, write_report
+from assay.compat.original_command import Parsed, Parser, call_original, conclude, warn, write_lines
 from assay.errors import AssayError, ExitCode
 from assay.show.console import Console
 from assay.values.state import RETRY, State
@@ -32,15 +32,10 @@ def build_parser() -> Parser:
     add("--farm", help="submit to this farm of the configuration")
     add("--config_file", "-c", help="configuration instead of ./.runx")
     parser.add_ours("--slots", help="with -i: several at once, e.g. 0,1 for two GPUs")
-    parser.add_ours(
-        "--retry",
-        action="append",
-        choices=("failed", "lost", "stopped"),
-        help="no new runs: run these of the last ones again",
-    )
-    parser.add_ours(
-        "--new-code", action="store_true", help="what is continued or repeated gets the current code, not its snapshot"
-    )
+    retry = "no new runs: run these of the last ones again"
+    parser.add_ours("--retry", action="append", choices=("failed", "lost", "stopped"), help=retry)
+    new_code = "what is continued or repeated gets the current code, not its snapshot"
+    parser.add_ours("--new-code", action="store_true", help=new_code)
     parser.add_supervision()
     return parser
 
@@ -96,13 +91,11 @@ def supervise(prepared: Prepared) -> int:
     # some may have ended on the farm since the supervisor's last check
     asked = report.entries if report.left and not report.problem else ()
     states = [_load_state(entry.dir) if entry.state is State.RUNNING else entry.state for entry in asked]
-    if prepared.farm is not None and State.RUNNING in states:
+    goes_on = prepared.farm is not None and State.RUNNING in states
+    if prepared.farm is not None and goes_on:
         Console().error(describe_farm(states, prepared.farm.name))
         Console().error(f"next: {show_command(['ls'], prepared.location)}")
-    else:
-        write_report(report, time.time() - began)
-    say_problems(report)
-    return int(report.exit_code)
+    return conclude(report, began, is_shown=not goes_on)
 
 
 def _load_state(run_dir: str) -> State:

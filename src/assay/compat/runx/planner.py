@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import count, islice
-from typing import Any, overload
+from typing import Any
 
 from assay.compat.originals import MAX_NAME_BYTES
 from assay.compat.runx.study_file import LOGDIR, NODES, PARTITION, SKIP, TAG
@@ -53,17 +53,8 @@ class LazyRuns(Sequence[RunSpec]):
     def __len__(self) -> int:
         return len(self._all())
 
-    @overload
-    def __getitem__(self, index: int) -> RunSpec: ...
-    @overload
-    def __getitem__(self, place: slice) -> Sequence[RunSpec]: ...
-    def __getitem__(self, index: int | slice) -> RunSpec | Sequence[RunSpec]:
+    def __getitem__(self, index: Any) -> Any:
         return self._all()[index]
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Sequence) and tuple(self) == tuple(other)
-
-    __hash__ = None  # type: ignore[assignment]
 
     def _all(self) -> list[RunSpec]:
         self._made.extend(self._source)
@@ -75,8 +66,9 @@ class RunxPlanner(Planner):
 
     def __init__(self, study: Study, names: NameSource | None = None) -> None:
         super().__init__(study, names)
-        self._namer = _Namer(study, names)
         self._seen: Counter[str] = Counter()
+        self._taken: dict[str, int] = {}  # name → the last number that was added to it
+        self._date = names.now.strftime(_DATE) if names else ""
 
     def plan_lazily(self, rows: Iterable[Row], warnings: Iterable[Problem], rules: SecretRules) -> Plan | None:
         """Return a plan that builds runs on access, or None if a command might not accept all their parameters."""
@@ -118,10 +110,17 @@ class RunxPlanner(Planner):
         draft.id = spec_id(draft.commands, draft.params, draft.ordinal) if draft.ordinal else first
 
     def name_runs(self, drafts: Sequence[Draft]) -> list[str]:
-        names = [self._namer.name(draft) for draft in drafts]
-        for draft in drafts:
-            draft.tag = build_tag(draft, self.names)
-        return names
+        return [self._name(draft) for draft in drafts]
+
+    def _name(self, draft: Draft) -> str:
+        """Return a unique name. Without a source of names it is derived from the run's id or parameters."""
+        draft.tag = tag = build_tag(draft, self.names)
+        if self.names is not None and not self.names.cooldir:
+            return _take((_join(tag, self.study.name, cooldir=False),), self._taken)
+        rng = self.names.rng if self.names else random.Random(draft.id or repr(draft.params))
+        draws = range(_DRAWS if len(self._taken) < _MANY else 1)
+        slugs = (f"{rng.choice(ADJECTIVES)}-{rng.choice(ANIMALS)}{self._date}" for _ in draws)
+        return _take((_join(tag, slug, cooldir=True) for slug in slugs), self._taken)
 
 
 # ---------------------------------------------------------------- commands
@@ -161,27 +160,6 @@ def fill_logdir(text: str) -> str:
 
 
 # ---------------------------------------------------------------- names
-
-
-class _Namer:
-    """Gives each run a unique name. Without a source of names it is derived from the run's id or parameters."""
-
-    def __init__(self, study: Study, names: NameSource | None = None) -> None:
-        self._study = study
-        self._names = names
-        self._date = names.now.strftime(_DATE) if names else ""
-        self._taken: dict[str, int] = {}
-
-    def name(self, draft: Draft) -> str:
-        tag = build_tag(draft, self._names)
-        if self._names is not None and not self._names.cooldir:
-            return _take((_join(tag, self._study.name, cooldir=False),), self._taken)
-        rng = self._names.rng if self._names else random.Random(draft.id or repr(draft.params))
-        return _take((_join(tag, slug, cooldir=True) for slug in self._draw(rng)), self._taken)
-
-    def _draw(self, rng: random.Random) -> Iterator[str]:
-        for _ in range(_DRAWS if len(self._taken) < _MANY else 1):
-            yield f"{rng.choice(ADJECTIVES)}-{rng.choice(ANIMALS)}{self._date}"
 
 
 def build_tag(draft: Draft, names: NameSource | None = None) -> str | None:

@@ -46,8 +46,11 @@ class RunxRules(RunRules):
     def name_runs(self, prepared: Prepared) -> Prepared:
         """Return the plan with the names of the set that this call belongs to, without writing anything."""
         options = prepared.options
-        numbers = _list_numbers(prepared.location)
-        last = _load_last(prepared, numbers)
+        tag, numbers = options.tag, _list_numbers(prepared.location)
+        # only `assay runx` gives a tag: `assay run`, and --retry without a tag, accept any
+        sets = (_load(prepared.location, number) for number in reversed(numbers))
+        ours = (each for each in sets if each.overrides == prepared.shown_overrides)
+        last = next((each for each in ours if each.tag == tag or (options.keeps_finished and tag is None)), None)
         is_same = last is not None and last.names.keys() == {spec.id for spec in prepared.plan.runs}
         if last is not None and is_same and (options.keeps_finished or _is_interrupted(prepared.location, last)):
             runs = tuple(replace(spec, name=last.names[spec.id]) for spec in prepared.plan.runs)
@@ -91,9 +94,8 @@ def _write_submit_script(aside: str, spec: RunSpec, run_dir: str) -> None:
         exports += f"export {layout.ENV_RUN_DIR}={shlex.quote(run_dir)}; "
         exports += f". {shlex.quote(os.path.join(run_dir, layout.SECRETS_FILE))} || exit 1; "
         training = 'eval "$_text_0"' if spec.commands[0].name in spec.private.commands else training
-    text = f"cd {code} || exit 1; {exports}export PYTHONPATH={path}; {training}\n"
     with open(os.path.join(aside, layout.SUBMIT_SCRIPT), "w", encoding="utf-8", errors="surrogateescape") as file:
-        file.write(text)
+        file.write(f"cd {code} || exit 1; {exports}export PYTHONPATH={path}; {training}\n")
 
 
 # ---------------------------------------------------------------- sets
@@ -209,19 +211,6 @@ def _list_numbers(location: StudyLocation) -> list[int]:
     return sorted(int(match[1]) for name in names if (match := re.fullmatch(_SET_FILE, name)))
 
 
-def _load_last(prepared: Prepared, numbers: Sequence[int]) -> RunSet | None:
-    """Return the newest set with the overrides and the tag of this call, or None.
-
-    Only `assay runx` gives a tag: `assay run`, and --retry without a tag, accept any.
-    """
-    tag, keeps = prepared.options.tag, prepared.options.keeps_finished
-    for number in reversed(numbers):
-        found = _load(prepared.location, number)
-        if found.overrides == prepared.shown_overrides and (found.tag == tag or (keeps and tag is None)):
-            return found
-    return None
-
-
 def _load(location: StudyLocation, number: int) -> RunSet:
     path = _set_path(location, number)
     try:
@@ -241,16 +230,13 @@ def _check_name(name: str) -> str:
 
 def _is_interrupted(location: StudyLocation, last: RunSet) -> bool:
     """Return whether runs of the set are left and it has no supervisor. Runs that a farm has are not left."""
-    if _is_supervised(location, last.number):
-        return False
-    return any(_find_rest(os.path.join(location.dir, name)) == "left" for name in last.names.values())
+    rests = (_find_rest(os.path.join(location.dir, name)) for name in last.names.values())
+    return not _is_supervised(location, last.number) and "left" in rests
 
 
 def _count_living(location: StudyLocation, numbers: Sequence[int]) -> int:
     """Count runs of earlier sets that go on without this call: running, on a farm, or queued by a live supervisor.
-
-    There may be hundreds of sets, so counting stops at the newest one without such runs.
-    """
+    There may be hundreds of sets, so counting stops at the newest one without such runs."""
     living = 0
     for number, names in zip(reversed(numbers), _list_names(location, numbers[::-1]), strict=True):
         words = ("running", "left") if _is_supervised(location, number) else ("running",)

@@ -21,11 +21,10 @@ from assay.config.overrides import Overrides
 from assay.config.places import read_farm
 from assay.config.source import Item, Node, Problems, join_key, load_text, parse_documents
 from assay.errors import UsageError, did_you_mean
-from assay.system.fast_dataclasses import dataclass, field, replace
+from assay.system.fast_dataclasses import replace
 from assay.values.layout import RUN_DIR_REFERENCE
 from assay.values.study import (
     AllFlags,
-    Axis,
     Choices,
     CodePolicy,
     CommandTemplate,
@@ -66,9 +65,7 @@ def parse_runx(nodes: list[Node], path: str, options: LoadOptions) -> Study:
     documents = [node for node in nodes if not node.is_null]
     for extra in documents[1:]:
         problems.add("a runx file holds one document", "", extra.position, "remove the `---` line")
-    config = load_config(options)
-    reader = _Reader(documents[0], config, options, problems)
-    study = reader.study(path)
+    study = _Reader(documents[0], load_config(options), options, problems).study(path)
     problems.raise_if_any()
     return study
 
@@ -112,10 +109,9 @@ def load_log_roots() -> tuple[tuple[str, ...], tuple[str, ...]]:
     sections = [config.value, *(value for value in config.value.values() if isinstance(value, dict))]
 
     def collect(key: str) -> tuple[str, ...]:
-        found = [section[key] for section in reversed(sections) if isinstance(section.get(key), str) and section[key]]
-        return tuple(
-            os.path.normpath(os.path.join(base, os.path.expanduser(os.path.expandvars(path)))) for path in found
-        )
+        given = [section[key] for section in reversed(sections) if isinstance(section.get(key), str) and section[key]]
+        paths = (os.path.expanduser(os.path.expandvars(path)) for path in given)
+        return tuple(os.path.normpath(os.path.join(base, path)) for path in paths)
 
     return collect("LOGROOT"), collect("NGC_LOGROOT")
 
@@ -123,38 +119,36 @@ def load_log_roots() -> tuple[tuple[str, ...], tuple[str, ...]]:
 # ---------------------------------------------------------------- the two files as one
 
 
-@dataclass(slots=True)
 class _Layer:
     """The keys of one file or section, with older lower-case keys under their new names."""
 
-    entries: dict[str, Item] = field(default_factory=dict)
-    others: list[Item] = field(default_factory=list)
-
-    @classmethod
-    def of(cls, node: Node | None) -> _Layer:
-        layer = cls()
+    def __init__(self, node: Node | None) -> None:
+        self.entries: dict[str, Item] = {}
+        self.others: list[Item] = []
         for entry in node.items() if node is not None else ():
             if entry.key in _KEYS:
-                layer.entries[entry.key] = entry
+                self.entries[entry.key] = entry
             elif entry.key in _OLDER_KEYS:
-                layer.entries.setdefault(entry.key.upper(), entry)
+                self.entries.setdefault(entry.key.upper(), entry)
             else:
-                layer.others.append(entry)
-        return layer
+                self.others.append(entry)
 
 
 class _Reader:
     def __init__(self, experiment: Node, config: Node | None, options: LoadOptions, problems: Problems) -> None:
         self._document = experiment
-        self._experiment = _Layer.of(experiment)
-        self._config = _Layer.of(config)
+        self._experiment = _Layer(experiment)
+        self._config = _Layer(config)
         self._options = options
         self._problems = problems
         self._fields = Fields(problems)
         self._warnings = build_duplicate_warnings([experiment, *([config] if config is not None else [])])
 
     def study(self, path: str) -> Study:
-        sections = self._sections()
+        # all mappings in `.runx`, and those of the experiment that submit: others may be anchors
+        own = [entry for entry in self._experiment.others if _submits(entry.node)]
+        entries = [*(entry for entry in self._config.others if entry.node.kind == "mapping"), *own]
+        sections = {entry.key: _Layer(entry.node) for entry in entries}
         chosen, position = self._chosen_farm()
         farms = {name: self._farm(name, section) for name, section in sections.items()}
         section = sections.get(chosen) if chosen else None
@@ -163,7 +157,11 @@ class _Reader:
             problem = Problem(f"there is no farm {chosen!r}", "FARM" if position else "--farm", position, hint)
             farms[chosen] = Farm(chosen, "missing", position=position, problems=(problem,))
         commands = self._commands()
-        sweeps, overrides = self._override(self._sweeps())
+        sweeps = self._sweeps()
+        names = dict.fromkeys((*(name for sweep in sweeps for name in sweep.axes), *(self._options.base or ())))
+        overrides = read_overrides(self._options, (*names, *_ALWAYS), self._fields)
+        given = Overrides(overrides, _ALWAYS, self._options.base)
+        applied = (replace(sweep, axes=given.apply(sweep.axes)) for sweep in sweeps)
         pythonpath = self._find("PYTHONPATH", section)
         paths = self._fields.texts(pythonpath.node, "PYTHONPATH", "a text") if pythonpath else ()
         self._warn_unknown()
@@ -173,7 +171,7 @@ class _Reader:
             source=path,
             folder=build_folder(self._options),
             commands=commands,
-            sweeps=sweeps,
+            sweeps=tuple(applied) if given.base is None else (Sweep(given.build_base()),),
             pythonpath=(":".join(paths) or DEFAULT_PYTHONPATH).replace(LOGDIR, RUN_DIR_REFERENCE),
             code=CodePolicy("snapshot", self._ignore(), link_ignored=False),
             root=self._root(),
@@ -186,12 +184,8 @@ class _Reader:
     def _find(self, key: str, section: _Layer | None = None) -> Item | None:
         """Find a key in the experiment, else in the farm's section, else at the top of `.runx`. Null is absent."""
         layers = (self._experiment, *([section] if section else []), self._config)
-        for layer in layers:
-            entry = layer.entries.get(key)
-            if entry is None or (entry.node.kind == "scalar" and entry.node.value in (None, "", "None")):
-                continue
-            return entry
-        return None
+        found = (entry for layer in layers if (entry := layer.entries.get(key)) is not None)
+        return next((e for e in found if e.node.kind != "scalar" or e.node.value not in (None, "", "None")), None)
 
     # ------------------------------------------------------------ CMD and HPARAMS
 
@@ -222,16 +216,6 @@ class _Reader:
             self._fields.refuse(entry.node, entry.key, "a mapping, or a list of mappings", _HPARAMS_HINT)
             return ()
         return self._leave_out_skipped([self._sweep(entry.node.items(), entry.key, entry.node.position)], entry)
-
-    def _override(self, sweeps: tuple[Sweep, ...]) -> tuple[tuple[Sweep, ...], dict[str, Axis]]:
-        """Return the grids with the values of the command line, and those values."""
-        names = dict.fromkeys(name for sweep in sweeps for name in sweep.axes)
-        names |= dict.fromkeys(self._options.base or ())
-        axes = read_overrides(self._options, (*names, *_ALWAYS), self._fields)
-        overrides = Overrides(axes, _ALWAYS, self._options.base)
-        if overrides.base is not None:
-            return (Sweep(overrides.build_base()),), axes
-        return tuple(replace(sweep, axes=overrides.apply(sweep.axes)) for sweep in sweeps), axes
 
     def _inherited(self, entry: Item) -> tuple[Sweep, ...]:
         """Parse a list of grids. Each item inherits from the first, except RUNX.SKIP: a skipped first is a template."""
@@ -268,10 +252,7 @@ class _Reader:
     def _axis(self, node: Node, key: str) -> Choices:
         """Parse the values of a parameter. Line breaks of YAML's block texts would end the command: replace them."""
         axis = build_axis(node, key, self._problems)
-        values = [
-            value.replace("\n", " ").strip() if isinstance(value, str) and "\n" in value else value
-            for value in axis.values
-        ]
+        values = (v.replace("\n", " ").strip() if isinstance(v, str) and "\n" in v else v for v in axis.values)
         return Choices(tuple(values), axis.position)
 
     def _leave_out_skipped(self, sweeps: Sequence[Sweep | None], entry: Item) -> tuple[Sweep, ...]:
@@ -316,12 +297,6 @@ class _Reader:
 
     # ------------------------------------------------------------ farms
 
-    def _sections(self) -> dict[str, _Layer]:
-        """Return the farms: all mappings in `.runx`, and those of the experiment that submit: others may be anchors."""
-        own = [entry for entry in self._experiment.others if _submits(entry.node)]
-        entries = [*(entry for entry in self._config.others if entry.node.kind == "mapping"), *own]
-        return {entry.key: _Layer.of(entry.node) for entry in entries}
-
     def _chosen_farm(self) -> tuple[str | None, Position | None]:
         """Return the name of the chosen farm and its position in the file. Whether it is usable is checked later."""
         if self._options.farm is not None:
@@ -362,17 +337,8 @@ class _Reader:
         if missing:
             hint = f"add {missing[0]} to the section {name!r}, or run here: `assay runx -i` or `assay run --on local`"
             problems.add(f"the farm lacks {' and '.join(missing)}", name, entry.position, hint)
-        return Farm(
-            name,
-            kind,
-            template or submit or "",
-            resources,
-            texts["WORKSPACE"],
-            texts["NGC_LOGROOT"],
-            texts["CANCEL_CMD"],
-            entry.position,
-            tuple(problems.found),
-        )
+        more = (texts["WORKSPACE"], texts["NGC_LOGROOT"], texts["CANCEL_CMD"], entry.position)
+        return Farm(name, kind, template or submit or "", resources, *more, tuple(problems.found))
 
     # ------------------------------------------------------------ remarks
 

@@ -6,7 +6,6 @@ import argparse
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
 
 from assay.compat.original_command import Parsed, call_original, warn
 from assay.errors import ExitCode, UsageError
@@ -33,7 +32,6 @@ from assay.values.table import Column, Table
 
 # sumx never shows these: they differ in every run
 HIDDEN = ("logdir", "command", "result_dir", "nbr_workers", "paths", "val_paths")
-_NAMELESS = ""
 _DIGITS = 5
 _FIRST_WIDTH = 6  # least width of the first column
 _EPOCH, _EPOCH_TIME = "epoch", "epoch_time"
@@ -56,17 +54,17 @@ def build_sumx(
         names = ", ".join(location.name for location in locations)
         hint = "a run is shown once its script has called logx.metric('val', …)"
         raise UsageError(f"no valid experiments found in {names}", "; ".join((hint, *warnings)))
-    epochs = _build_epochs(data, _load_starts(index, data, keep, warnings))
+    epochs, times = _build_epochs(data, _load_starts(index, data, keep, warnings))
     params = _load_params(data, locations)
     if not sortwith:
         order = _sort_by_shown(data, keep, ignore)
-        return _build_table(data, order, params, epochs, ignore, ()), warnings
-    known = [{**each, _EPOCH: epochs.lasts[i], _EPOCH_TIME: epochs.times[i]} for i, each in enumerate(params)]
+        return _build_table(data, order, params, epochs, times, ignore, ()), warnings
+    known = [{**each, _EPOCH: epochs[i], _EPOCH_TIME: times[i]} for i, each in enumerate(params)]
     # by these two columns, the run with the most epochs, or the fastest, comes first
     usual = {_EPOCH: f"{_EPOCH}:max", _EPOCH_TIME: f"{_EPOCH_TIME}:min"}
     asked = [each.replace("epoch time", _EPOCH_TIME) for each in sortwith]
     sort = choose_sort([usual.get(name, name) for name in asked], data, [known[i] for i in keep])
-    return _build_table(data, sort_rows(data, keep, sort, known), params, epochs, ignore, sort), warnings
+    return _build_table(data, sort_rows(data, keep, sort, known), params, epochs, times, ignore, sort), warnings
 
 
 def _sort_by_shown(data: IndexTable, keep: Sequence[int], ignore: Sequence[str]) -> list[int]:
@@ -112,11 +110,9 @@ def _load_params(data: IndexTable, locations: Sequence[StudyLocation]) -> list[M
     from assay.values.secrets import hide_named
 
     roots = {location.name: location.root for location in locations}
-    found: list[Mapping[str, object]] = []
-    for row in data.rows:
-        given = load_hparams(os.path.join(roots[row.study], row.key)) if row.origin == "assay" else {}
-        found.append({**row.params, **hide_named(given)})
-    return found
+    ours = [row.origin == "assay" and os.path.join(roots[row.study], row.key) for row in data.rows]
+    given = [hide_named(load_hparams(folder)) if folder else {} for folder in ours]
+    return [{**row.params, **own} for row, own in zip(data.rows, given, strict=True)]
 
 
 # ---------------------------------------------------------------- columns
@@ -126,25 +122,22 @@ def _build_table(
     data: IndexTable,
     order: Sequence[int],
     params: Sequence[Mapping[str, object]],
-    epochs: _Epochs,
+    epochs: Sequence[float | None],
+    times: Sequence[float | None],
     ignore: Sequence[str],
     asked: Sequence[SortKey],
 ) -> Table:
-    columns: list[tuple[Column, Sequence[object]]] = []
-
-    def add(column: Column, cells: Sequence[object]) -> None:
-        columns.append((column, cells))
-
     several = len({data.rows[i].study for i in order}) > 1
-    add(Column(_NAMELESS, key="run"), [data.rows[i].key if several else data.rows[i].name for i in order])
-    for name in differing_params([params[i] for i in order], (*HIDDEN, *ignore)):
-        add(Column(name, digits=None), [params[i].get(name) for i in order])
+    names = [data.rows[i].key if several else data.rows[i].name for i in order]
+    columns: list[tuple[Column, Sequence[object]]] = [(Column("", key="run"), names)]
+    differing = differing_params([params[i] for i in order], (*HIDDEN, *ignore))
+    columns += [(Column(name, digits=None), [params[i].get(name) for i in order]) for name in differing]
     for name in _list_shown(data, ignore):
         columns += _build_metric(data, name, order, asked)
     if _EPOCH not in ignore:
-        add(Column(_EPOCH, "number", digits=12), [whole_step(epochs.lasts[i]) for i in order])
+        columns.append((Column(_EPOCH, "number", digits=12), [whole_step(epochs[i]) for i in order]))
     if not {_EPOCH_TIME, "epoch time"} & set(ignore):
-        add(Column(_EPOCH_TIME, "clock"), [epochs.times[i] for i in order])
+        columns.append((Column(_EPOCH_TIME, "clock"), [times[i] for i in order]))
     titles, cells = zip(*columns, strict=True)
     return Table(titles, list(zip(*cells, strict=True)))
 
@@ -163,15 +156,9 @@ def _build_metric(
         yield best, [values[i] if column.count[i] else None for i in order]
 
 
-class _Epochs(NamedTuple):
-    """The epoch of each run's last validation, and its time per epoch. Item i belongs to row i."""
-
-    lasts: list[float | None]
-    times: list[float | None]
-
-
-def _build_epochs(data: IndexTable, starts: Mapping[int, float]) -> _Epochs:
-    """Return epochs and times per epoch: from the script's start to its last validation, divided by their number."""
+def _build_epochs(data: IndexTable, starts: Mapping[int, float]) -> tuple[list[float | None], list[float | None]]:
+    """Return the epoch of each row's last validation, and its time per epoch: from the script's start to that
+    validation, divided by the number of epochs."""
     columns, rows = [data.metrics[name] for name in _list_shown(data, ())], range(len(data.rows))
     lasts = combine_columns([column.last_step for column in columns], rows, max)
     ends = combine_columns([column.last_time for column in columns], rows, max)
@@ -181,7 +168,7 @@ def _build_epochs(data: IndexTable, starts: Mapping[int, float]) -> _Epochs:
         None if end is None or begin is None or last is None else max(0.0, end - begin) / max(1.0, last)
         for end, begin, last in zip(ends, begins, lasts, strict=True)
     ]
-    return _Epochs(lasts, times)
+    return lasts, times
 
 
 # ---------------------------------------------------------------- the command
@@ -189,18 +176,15 @@ def _build_epochs(data: IndexTable, starts: Mapping[int, float]) -> _Epochs:
 
 def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=command.__doc__)
-    parser.add_argument("dirs", nargs="+", help="experiments (below LOGROOT) or folders")
-    parser.add_argument("--logroot", help="where experiments are, instead of .runx's LOGROOT")
-    parser.add_argument("--ignore", help="columns to leave out, comma-separated")
-    parser.add_argument(
-        "--sortwith",
-        "-s",
-        action="append",
-        help="sort by this field, best first; NAME:min or NAME:max sets what is best; may be given again",
-    )
-    parser.add_argument("--sort", dest="sortwith", action="append", help=argparse.SUPPRESS)
-    parser.add_argument("--csv", help="also write NAME.csv here")
-    parser.add_argument("--csv-raw", action="store_true", help="leave text that looks like a formula as it is")
+    add = parser.add_argument
+    add("dirs", nargs="+", help="experiments (below LOGROOT) or folders")
+    add("--logroot", help="where experiments are, instead of .runx's LOGROOT")
+    add("--ignore", help="columns to leave out, comma-separated")
+    sorts = "sort by this field, best first; NAME:min or NAME:max sets what is best; may be given again"
+    add("--sortwith", "-s", action="append", help=sorts)
+    add("--sort", dest="sortwith", action="append", help=argparse.SUPPRESS)
+    add("--csv", help="also write NAME.csv here")
+    add("--csv-raw", action="store_true", help="leave text that looks like a formula as it is")
     return parser
 
 

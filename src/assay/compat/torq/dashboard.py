@@ -38,12 +38,8 @@ class ResultSession(NamedTuple):
     facts: Mapping[str, str | None]
 
 
-SERVER, TOKEN, BATCH, PLAN = (
-    "TORQ_PERF_SERVER",
-    "TORQ_PERF_SERVER_TOKEN",
-    "TORQ_PERF_BATCH_NAME",
-    "TORQ_PERF_TEST_PLAN",
-)
+SERVER, TOKEN = "TORQ_PERF_SERVER", "TORQ_PERF_SERVER_TOKEN"
+BATCH, PLAN = "TORQ_PERF_BATCH_NAME", "TORQ_PERF_TEST_PLAN"
 
 
 def find_server(env: Mapping[str, str]) -> str | None:
@@ -208,9 +204,8 @@ def _build_run(result: CaseResult, name: str) -> dict[str, Any]:
     module, _, test = result.nodeid.partition("::")
     match = re.fullmatch(r"(.*?)\[(.*)\]", test, re.DOTALL)
     title, parameters = (match[1], match[2]) if match else (test, "")
-    log, profile = _name_files(result, name)
-    optional = {**result.facts, "failure_log_file": log, "profiling_file": profile}
-    known = {key: value for key, value in optional.items() if value}
+    files = dict(zip(("failure_log_file", "profiling_file"), _name_files(result, name), strict=True))
+    known = {key: value for key, value in {**result.facts, **files}.items() if value}
     return {"module": module, "name": title, "parameters": parameters, **known}
 
 

@@ -36,15 +36,13 @@ class ModelUploads:
         phases[report.when or ""] = report
         if report.when == "teardown":
             del self._reports[report.nodeid]
-            if find_properties(phases).get(PROPERTY_CASE):
-                self._uploads.report(*self._send(report.nodeid, phases))
-
-    def _send(self, nodeid: str, phases: dict[str, pytest.TestReport]) -> tuple[str, str]:
-        with tempfile.TemporaryDirectory(prefix="assay-upload-") as folder:
-            name, text = self._uploads.send(lambda: self._write(nodeid, phases, folder))
-        is_sent = name == LINK and bool(text)
-        server = os.environ["ASSAY_SERVER"].strip().rstrip("/")
-        return name, f"{server}/test-sessions/{self._stored}/" if is_sent else text
+            if not find_properties(phases).get(PROPERTY_CASE):
+                return
+            with tempfile.TemporaryDirectory(prefix="assay-upload-") as folder:
+                name, text = self._uploads.send(lambda: self._write(report.nodeid, phases, folder))
+            server = os.environ["ASSAY_SERVER"].strip().rstrip("/")
+            is_sent = name == LINK and bool(text)
+            self._uploads.report(name, f"{server}/test-sessions/{self._stored}/" if is_sent else text)
 
     def _write(self, nodeid: str, phases: dict[str, pytest.TestReport], folder: str) -> Iterator[OutgoingRun]:
         """Write a test as the run that the server would make from Torq's session."""

@@ -38,7 +38,6 @@ _HUGE = 2**63  # the limit of integers in the index
 class SessionManifest(NamedTuple):
     study: str
     id: str
-    batch: str
     runs: list[StoredRun]
 
 
@@ -55,13 +54,15 @@ def store_session(folder: str, aside: str, root: str, made_at: float, sender: Se
     session = _digest(json.dumps([manifest.get("workflow_url"), batch], sort_keys=True))
     names: list[tuple[str, str]] = []
     for test in manifest["test_runs"]:
-        name = f"{session}-{_build_name(test)}"
+        wanted = "-".join(str(test.get(key) or "") for key in ("module", "name", "parameters")).strip("-")
+        # a hash if characters had to be replaced or cut
+        name = f"{session}-{_clean(wanted)}{'' if _clean(wanted) == wanted else f'-{_digest(wanted)}'}"
         if (study, name) in names:
             raise RefusedUploadError(f"{MANIFEST}: the test {name.partition('-')[2]} is there twice")
         names.append((study, name))
         _write_run(os.path.join(aside, study, name), manifest, test, session, folder, made_at)
     sender.mark(names, aside)
-    return SessionManifest(study, session, batch, place_runs(names, aside, root))
+    return SessionManifest(study, session, place_runs(names, aside, root))
 
 
 def _load_manifest(folder: str) -> dict[str, Any]:
@@ -84,13 +85,6 @@ def _load_manifest(folder: str) -> dict[str, Any]:
     return dict(content)
 
 
-def _build_name(test: Mapping[str, Any]) -> str:
-    """Return a name from the test and its parameters, with a hash if characters had to be replaced or cut."""
-    wanted = "-".join(str(test.get(key) or "") for key in ("module", "name", "parameters")).strip("-")
-    name = _clean(wanted)
-    return name if name == wanted else f"{name}-{_digest(wanted)}"
-
-
 def _write_run(
     path: str, manifest: Mapping[str, Any], test: Mapping[str, Any], session: str, folder: str, made_at: float
 ) -> None:
@@ -98,11 +92,8 @@ def _write_run(
     given = {"module": test.get("module"), "test": test["name"], "parameters": test.get("parameters")}
     own = {**{key: value for key, value in given.items() if value}, "session": session}
     more = {**test.get("metadata", {}), **facts}
-    params = {
-        **own,
-        **{str(key): _plain(value) for key, value in more.items() if key not in own},
-        "outcome": test["outcome"],
-    }
+    further = {str(key): _plain(value) for key, value in more.items() if key not in own}
+    params = {**own, **further, "outcome": test["outcome"]}
     log = _find_file(folder, test.get("failure_log_file"))
     profile = _find_file(folder, test.get("profiling_file"))
     state = State.FAILED if test["outcome"] in _FAILED else State.DONE
@@ -148,9 +139,7 @@ def _find_file(folder: str, name: object) -> str | None:
 
 
 def _plain(value: object) -> object:
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if isinstance(value, int) and abs(value) >= _HUGE:
+    if (isinstance(value, float) and not math.isfinite(value)) or (isinstance(value, int) and abs(value) >= _HUGE):
         return str(value)
     return value if isinstance(value, str | int | float | bool | None) else json.dumps(value, default=str)
 

@@ -67,9 +67,8 @@ def _extract_file(path: str, kind: str, target: str) -> None:
 
     found = re.search(r'multipart/form-data;.*\bboundary="?([^";,\s]{1,70})"?', kind, re.IGNORECASE)
     if found is None:
-        raise RefusedUploadError(
-            "the body must be a form (multipart/form-data) with the archive as its field `file`", 415
-        )
+        wanted = "a form (multipart/form-data) with the archive as its field `file`"
+        raise RefusedUploadError(f"the body must be {wanted}", 415)
     mark = b"--" + found[1].encode("ascii", "replace")
     if os.path.getsize(path) == 0:
         raise RefusedUploadError("the form is empty")
