@@ -16,7 +16,9 @@ from tests.bench_repository import Repository
 from tests.bench_samples import history, run_in_process, write_archive
 from tests.finished_study import Bench
 
+from assay.bench.commands import bench as commands
 from assay.bench.flow import commits as flow
+from assay.bench.values.execution import BenchReport
 
 Cli = Any
 
@@ -163,6 +165,15 @@ def test_a_gate_below_the_selftest_is_refused(own_bench: Bench, repository: Repo
         )  # of another benchmark
     result = cli("bench", "selftest", "--command", "broken=false", "--trials", "1", *QUIET)
     assert (result.code, result.out.splitlines()[-1]) == (3, "nothing is kept of it: nothing was measured")
+
+
+def test_a_selftest_on_a_machine_with_a_problem_ends_with_its_code(
+    own_bench: Bench, repository: Repository, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = BenchReport((), problem="the disk is full")
+    monkeypatch.setattr(commands, "build_run", lambda console: lambda request: found)
+    result = cli("bench", "selftest", *QUIET)
+    assert (result.code, result.err.splitlines()[0]) == (4, "assay: the disk is full")
 
 
 def test_a_suite_that_skips_is_neither_good_nor_bad(own_bench: Bench, repository: Repository, cli: Cli) -> None:

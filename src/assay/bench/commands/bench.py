@@ -240,7 +240,12 @@ def _show_comparison(report: ComparisonReport, request: CompareRequest, console:
     document = build_comparison_document(report, allow_changed=request.allow_changed)
     show(request, console, document, build_comparison_cases(report))
     kind = report.verdict.kind
-    codes = {ExitCode.OK if request.allow_changed and kind is VerdictKind.CHANGED else kind.exit_code}
+    return _end(report, ExitCode.OK if request.allow_changed and kind is VerdictKind.CHANGED else kind.exit_code)
+
+
+def _end(report: ComparisonReport, code: ExitCode) -> int:
+    """Return the exit code: that of the verdict, unless it was interrupted, or the machine or a farm had a problem."""
+    codes = {code}
     codes |= {ExitCode.INTERRUPTED} if report.interrupted else set()
     codes |= {ExitCode.INTERNAL} if report.problem else set()
     return int(ExitCode.worst(codes))
@@ -415,9 +420,7 @@ def selftest(request: BenchSelftestRequest, console: Console) -> int:
         console.error(f"assay: {found.report.problem}")
     show(request, console, build_selftest_document(found), build_comparison_cases(found.report))
     kind = found.report.verdict.kind
-    codes = {kind.exit_code if kind is not VerdictKind.CHANGED else ExitCode.FAILED}
-    codes |= {ExitCode.INTERRUPTED} if found.report.interrupted else set()
-    return int(ExitCode.worst(codes))
+    return _end(found.report, kind.exit_code if kind is not VerdictKind.CHANGED else ExitCode.FAILED)
 
 
 # ---------------------------------------------------------------- triage
