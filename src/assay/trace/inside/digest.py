@@ -123,7 +123,6 @@ def plain_tensor(tensor: Any) -> tuple[Any, int]:
 
 def digest_cpu(tensor: Any, where: Where = WHOLE) -> bytes:
     """Return the digest of a dense tensor of real numbers in the memory of this process."""
-
     flat = tensor.detach().contiguous().view(-1)
     if flat.nbytes <= _TINY and where == WHOLE:
         return _digest_tiny(ctypes.string_at(flat.data_ptr(), flat.nbytes), flat.dtype)

@@ -16,12 +16,8 @@ from typing import Any
 
 from assay.trace.inside.digest import BLOCK, WHOLE
 
-SETTING = {
-    "TILE": 1024,
-    "UNROLL": 2,
-    "num_warps": 4,
-    "maxnreg": 128,
-}  # TILE: words of a program at a time; UNROLL: blocks that are fetched at once
+# TILE: words of a program at a time; UNROLL: blocks that are fetched at once
+SETTING = {"TILE": 1024, "UNROLL": 2, "num_warps": 4, "maxnreg": 128}
 DEPTH = 16  # the fewest blocks of a program
 MOST_GROUPS = 16  # programs that share the blocks of a column, for a tensor that is digested alone
 

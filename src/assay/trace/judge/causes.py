@@ -6,7 +6,7 @@ These are facts, not errors: whether one of them began a difference depends on w
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, Literal
 
 from assay.judge.statistics import np
@@ -39,7 +39,11 @@ def find_causes(a: Side, b: Side, pairs: Pairs) -> list[Cause]:
     for step in steps:
         mine, theirs = a.steps[step], b.steps[step]
         flags = [{**side.meta.get("flags", {}), **(line.get("flags") or {})} for side, line in ((a, mine), (b, theirs))]
-        found += _find_flags(flags[0], flags[1], step)
+        for name in flags[0]:
+            if name in flags[1] and flags[0][name] != flags[1][name]:
+                text = f"{name} is {flags[0][name]} in A and {flags[1][name]} in B"
+                is_benign = any(word in name.lower() for word in _BENIGN)
+                found.append(Cause("flag", step, name, text, is_benign=is_benign))
         if None not in (mine.get("random"), theirs.get("random")) and mine["random"] != theirs["random"]:
             found.append(Cause("random", step, "random state", "the random states of torch are not the same"))
         found += _find_groups(mine.get("groups") or [], theirs.get("groups") or [], step)
@@ -56,13 +60,6 @@ def find_causes(a: Side, b: Side, pairs: Pairs) -> list[Cause]:
     return list(
         {(each.kind, each.name, each.text.partition(" at step")[0]): each for each in reversed(found)}.values()
     )[::-1]
-
-
-def _find_flags(mine: Mapping[str, Any], theirs: Mapping[str, Any], step: int) -> Iterator[Cause]:
-    for name in dict.fromkeys([*mine, *theirs]):
-        if name in mine and name in theirs and mine[name] != theirs[name]:
-            text = f"{name} is {mine[name]} in A and {theirs[name]} in B"
-            yield Cause("flag", step, name, text, is_benign=any(word in name.lower() for word in _BENIGN))
 
 
 def _find_groups(mine: list[dict[str, Any]], theirs: list[dict[str, Any]], step: int) -> Iterator[Cause]:

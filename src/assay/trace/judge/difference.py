@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import takewhile
 from typing import Any
 
 from assay.judge.statistics import Array, np
@@ -132,17 +133,12 @@ class Comparison:
             factor = self._find_factor(int((same & is_loss).argmax()))
             if factor is None or not len(gradients) or (gradients > WITHIN).any() or not len(outputs):
                 continue
-            scaled = self._divide(outputs, factor)
+            mine = self.a.rows["sketch"][self.compared.a[outputs]].astype(float)
+            rest = np.linalg.norm(self.b.rows["sketch"][self.compared.b[outputs]] / factor - mine, axis=1)
+            scaled = rest / np.fmax(np.linalg.norm(mine, axis=1), 1e-300) / self.compared.noise[outputs]
             if (self.ratio[outputs] > WITHIN).any() and (scaled <= WITHIN).all():
                 self._scales[step] = factor
                 self.ratio[outputs], self.ratio[same & is_loss] = scaled, 0.0
-
-    def _divide(self, rows: Array, factor: float) -> Array:
-        """Return how many times the noise these rows differ after B is divided by a factor."""
-        compared = self.compared
-        mine = self.a.rows["sketch"][compared.a[rows]].astype(float)
-        rest = np.linalg.norm(self.b.rows["sketch"][compared.b[rows]] / factor - mine, axis=1)
-        return rest / np.fmax(np.linalg.norm(mine, axis=1), 1e-300) / compared.noise[rows]
 
     # ---------------------------------------------------------------- what began it
 
@@ -263,7 +259,8 @@ class Comparison:
         is_late = point.phase == "buffer" or self._is_own(number)
         agrees = self._find_step(number, point.phase) & (self.ratio <= WITHIN)
         if not is_known and not is_late and (before := _get_one(agrees[:number], -1)) is not None:
-            common = _find_ancestor(self._key(before)[1], point.module)
+            parts = zip(self._key(before)[1].split("."), point.module.split("."), strict=False)
+            common = ".".join(part for part, _ in takewhile(lambda pair: pair[0] == pair[1], parts))
             inside = OUTERMOST if common in ("", point.module) else common
         row = replace(
             _start(point, compared.step[number], self.b.points[j] if j >= 0 else None), inside=inside,
@@ -576,16 +573,6 @@ def _has_dropped(side: Side, inside: str, step: int) -> bool:
     given = rows["inputs"][:, 0].astype(int)
     changed = rows["hash"] != side.rows["hash"][np.fmax(given - 1, 0)]
     return bool(np.where(given > 0, changed, rows["zeros"] > 0).any())
-
-
-def _find_ancestor(one: str, other: str) -> str:
-    """Return the innermost module that contains both."""
-    common = []
-    for left, right in zip(one.split("."), other.split("."), strict=False):
-        if left != right:
-            break
-        common.append(left)
-    return ".".join(common)
 
 
 def _drop_misaligned(pairs: Pairs, compared: Compared, a: Side) -> Compared:

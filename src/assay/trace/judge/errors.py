@@ -81,7 +81,8 @@ def compare_rows(
     units = np.fmax(_list_units(a)[lean_a["point"][ia]], _list_units(b)[lean_b["point"][ib]])
     if noise_a or noise_b:
         points = lean_a["point"][ia], lean_b["point"][ib]
-        noise = _add_rounding(a, noise, units, points[0], _find_short(a)[points[0]] & _find_short(b)[points[1]])
+        mine, theirs = (np.array([point.dtype in _SHORT for point in side.points], bool) for side in (a, b))
+        noise = _add_rounding(a, noise, units, points[0], mine[points[0]] & theirs[points[1]])
     else:  # partial sums have no hash: rounding is not a difference
         noise = np.where(a.exact[ia] & b.exact[ib], 0.0, BEYOND * UNITS * units)
     at = lean_a["step"][ia], lean_a["point"][ia], lean_b["point"][ib]
@@ -130,7 +131,12 @@ def _measure(a: Side, b: Side, lean_a: dict[str, Array], lean_b: dict[str, Array
     both[tiny] = np.fmax(*(np.linalg.norm(each.astype(float), axis=1) for each in sketches))
     with np.errstate(invalid="ignore", divide="ignore"):
         error[rows] = np.where(error[rows] == 0, np.where(same[rows], _TINY, 0.0), error[rows] / both)
-    error[by_norm] = _measure_norms(lean_a, lean_b, ia[by_norm], ib[by_norm])
+    # by norms and sums alone only the least size of the error is known
+    na, nb = ia[by_norm], ib[by_norm]
+    size = np.fmax(np.fmax(lean_a["sumsq"][na], lean_b["sumsq"][nb]) ** 0.5, 1e-300)
+    norms = np.abs(lean_a["sumsq"][na] ** 0.5 - lean_b["sumsq"][nb] ** 0.5)
+    sums = np.abs(lean_a["sum"][na] - lean_b["sum"][nb]) / np.fmax(lean_a["count"][na], 1) ** 0.5
+    error[by_norm] = np.fmax(norms, sums) / size
     return error
 
 
@@ -156,14 +162,6 @@ def _measure_sketches(a: Array, b: Array, ia: Array, ib: Array) -> Array:
     return distance
 
 
-def _measure_norms(a: dict[str, Array], b: dict[str, Array], ia: Array, ib: Array) -> Array:
-    """Return the least size of the error, by norms and sums alone."""
-    size = np.fmax(np.fmax(a["sumsq"][ia], b["sumsq"][ib]) ** 0.5, 1e-300)
-    norms = np.abs(a["sumsq"][ia] ** 0.5 - b["sumsq"][ib] ** 0.5)
-    sums = np.abs(a["sum"][ia] - b["sum"][ib]) / np.fmax(a["count"][ia], 1) ** 0.5
-    return np.fmax(norms, sums) / size
-
-
 def _measure_noise(side: Side, lean: dict[str, Array], perturbed: Sequence[tuple[Side, Array]]) -> Array:
     """Return the largest distance from a perturbed execution, for each row of the side."""
     noise = np.full(len(side.rows), np.nan)
@@ -177,10 +175,6 @@ def _measure_noise(side: Side, lean: dict[str, Array], perturbed: Sequence[tuple
 def _list_units(side: Side) -> Array:
     """Return one unit in the last place of each point's type; 0 for whole numbers."""
     return np.array([EPSILONS.get(point.dtype, 0.0) for point in side.points] or [0.0])
-
-
-def _find_short(side: Side) -> Array:
-    return np.array([point.dtype in _SHORT for point in side.points], bool)
 
 
 def _add_rounding(a: Side, noise: Array, units: Array, points: Array, short: Array) -> Array:

@@ -259,8 +259,10 @@ def _is_part(own: Key, whole: Key, members: set[Parameter], parameter: str) -> b
 
 def _align(pairing: Pairs) -> None:
     """Pair the other points by phase, name and size, between anchors that come in the same order on both sides."""
+    from difflib import SequenceMatcher
+
     a, b = pairing.a, pairing.b
-    signs, (parts_a, parts_b) = (_sign(a), _sign(b)), pairing.parts
+    signs_a, signs_b, (parts_a, parts_b) = _sign(a), _sign(b), pairing.parts
     for phase in ("input", "forward", "loss", "backward"):
         mine = [i for i, key in enumerate(a.keys) if key[0] == phase]
         theirs = [j for j, key in enumerate(b.keys) if key[0] == phase]
@@ -270,18 +272,12 @@ def _align(pairing: Pairs) -> None:
         for (start_a, start_b), (end_a, end_b) in pairwise(edges):
             left = [i for i in mine[start_a + 1 : end_a] if pairing.other[i] < 0 and i not in parts_a]
             right = [j for j in theirs[start_b + 1 : end_b] if j not in pairing.used and j not in parts_b]
-            _align_segment(pairing, left, right, *signs)
-
-
-def _align_segment(pairing: Pairs, left: Sequence[int], right: Sequence[int], a: Any, b: Any) -> None:
-    from difflib import SequenceMatcher
-
-    if not left or not right or max(len(left), len(right)) > _LONGEST_SEGMENT:
-        return
-    mine, theirs = [a[i] for i in left], [b[j] for j in right]
-    for block in SequenceMatcher(None, mine, theirs, autojunk=False).get_matching_blocks():
-        for n in range(block.size):
-            pairing.add(left[block.a + n], right[block.b + n], SEQUENCE)
+            if not left or not right or max(len(left), len(right)) > _LONGEST_SEGMENT:
+                continue
+            signs = [signs_a[i] for i in left], [signs_b[j] for j in right]
+            for block in SequenceMatcher(None, *signs, autojunk=False).get_matching_blocks():
+                for n in range(block.size):
+                    pairing.add(left[block.a + n], right[block.b + n], SEQUENCE)
 
 
 def _sign(side: Side) -> list[tuple[Any, ...]]:
