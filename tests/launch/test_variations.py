@@ -12,7 +12,7 @@ from tests.finished_study import Bench
 
 from assay.errors import UsageError
 from assay.follow.locations import FoundRun, StudyLocation
-from assay.launch.variations import find_checkpoint
+from assay.launch.rerun import find_checkpoint
 from assay.record import run_directory
 
 STUDY = """

@@ -93,18 +93,16 @@ class BestSoFar:
             ended, self._has_looked = [*earlier, *ended], True
         summaries = collector.load_summaries(ended)
         for entry in ended:
-            self._compare(entry, summaries.get(entry.dir, {}), entry.dir in new)
+            metrics = summaries.get(entry.dir, {})
+            if self._goal is None and metrics:
+                name = min(metrics, key=metric_priority)
+                self._goal = Goal(name, direction_of(name))
+            if self._goal is None or self._goal.metric not in metrics:
+                continue
+            value = self._goal.measure(metrics[self._goal.metric])
+            if math.isfinite(value) and (self.leader is None or self._goal.is_better(value, self.leader.value)):
+                self.leader = Leader(entry.spec.name, value, self._goal, entry.dir in new)
         return self.leader
-
-    def _compare(self, entry: Entry, metrics: dict[str, Summary], is_new: bool) -> None:
-        if self._goal is None and metrics:
-            name = min(metrics, key=metric_priority)
-            self._goal = Goal(name, direction_of(name))
-        if self._goal is None or self._goal.metric not in metrics:
-            return
-        value = self._goal.measure(metrics[self._goal.metric])
-        if math.isfinite(value) and (self.leader is None or self._goal.is_better(value, self.leader.value)):
-            self.leader = Leader(entry.spec.name, value, self._goal, is_new)
 
 
 # ---------------------------------------------------------------- the view

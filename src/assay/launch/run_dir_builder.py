@@ -185,7 +185,10 @@ class DirBuilder:
         handle = history.last.handle if history.last and not history.state.is_over else None
         is_live = handle is not None and load_liveness(handle, run_dir) is not Liveness.GONE
         if history.attempts and (is_same or is_live):
-            record = replace(self._build_record(spec), uid=_find_uid(run_dir, history) or run_directory.new_uid())
+            # the uid by which the processes of the run's attempts are tagged
+            tags = [attempt.handle.tag for attempt in history.attempts if attempt.handle and attempt.handle.tag]
+            uid = run_directory.load_job_field(run_dir, layout.ENV_ATTEMPT) or (tags or [""])[0].rpartition(".")[0]
+            record = replace(self._build_record(spec), uid=uid or run_directory.new_uid())
             _write_secrets(run_dir, spec)
             if _is_cut(run_dir):
                 _write_job(run_dir, record)
@@ -616,13 +619,6 @@ def _is_cut(run_dir: str) -> bool:
     return not is_whole_job(try_text(os.path.join(run_dir, layout.JOB_FILE)))
 
 
-def _find_uid(run_dir: str, history: run_directory.History) -> str | None:
-    """The uid by which the processes of a run's attempts are tagged."""
-    tags = [attempt.handle.tag for attempt in history.attempts if attempt.handle and attempt.handle.tag]
-    tagged = run_directory.load_job_field(run_dir, layout.ENV_ATTEMPT)
-    return tagged or (tags[0].rpartition(".")[0] if tags else None)
-
-
 def _show_mb(size: int) -> str:
     return f"{size / 1e6:.0f} MB" if size >= 1e6 else f"{size / 1e6:.1f} MB"
 
@@ -673,7 +669,15 @@ def _find_private(record: run_directory.RunRecord, spec: RunSpec, run_dir: str) 
 
 
 def _replace_job(entry: Entry, record: run_directory.RunRecord) -> None:
-    job, text = os.path.join(entry.dir, layout.JOB_FILE), _render_job(_fill_checkpoint(record, entry))
+    """Write job.sh with the commands of an attempt that begins with a checkpoint; quotes enclose its path."""
+    if entry.begins is not None and entry.begins.checkpoint and entry.spec.resume is not None:
+        path, texts = quote_inside(entry.begins.checkpoint, "double"), entry.spec.resume.texts
+        commands = [
+            replace(command, text=texts.get(command.name, command.text).replace(layout.CHECKPOINT_REFERENCE, path))
+            for command in record.spec.commands
+        ]
+        record = replace(record, spec=replace(record.spec, commands=tuple(commands)))
+    job, text = os.path.join(entry.dir, layout.JOB_FILE), _render_job(record)
     kept, before = os.path.join(entry.dir, layout.kept_job_name(entry.attempt - 1)), try_text(job)
     if before != text:
         if not os.path.exists(kept):
@@ -687,18 +691,6 @@ def _write_job(run_dir: str, record: run_directory.RunRecord) -> None:
 
 def _write_record(run_dir: str, record: run_directory.RunRecord) -> None:
     write_atomic(os.path.join(run_dir, layout.RUN_FILE), run_directory.render_record(record), repair=True)
-
-
-def _fill_checkpoint(record: run_directory.RunRecord, entry: Entry) -> run_directory.RunRecord:
-    """Return the record with the commands of an attempt that begins with a checkpoint; quotes enclose its path."""
-    if entry.begins is None or not entry.begins.checkpoint or entry.spec.resume is None:
-        return record
-    path, texts = quote_inside(entry.begins.checkpoint, "double"), entry.spec.resume.texts
-    commands = [
-        replace(command, text=texts.get(command.name, command.text).replace(layout.CHECKPOINT_REFERENCE, path))
-        for command in record.spec.commands
-    ]
-    return replace(record, spec=replace(record.spec, commands=tuple(commands)))
 
 
 def _render_job(record: run_directory.RunRecord) -> str:

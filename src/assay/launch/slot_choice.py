@@ -56,7 +56,10 @@ def choose_slots(study: Study, asked: Sequence[str] | None, settings: Settings) 
     if given:
         is_foreign = study.dialect != NATIVE.name and bool(study.slots) and not asked and not from_environment
         warnings = () if is_foreign else _find_missing(given, devices)
-        return Slots(tuple(given), devices, env=_fair_share(given, study.resources), warnings=warnings)
+        # several CPU slots share the cores; a single one, and slots with a GPU, have no limit
+        share = max(study.resources.cpus, len(os.sched_getaffinity(0)) // len(given))
+        env = _thread_limits(share) if len(given) > 1 and set(given) == {CPU} else {}
+        return Slots(tuple(given), devices, env=env, warnings=warnings)
     if study.resources.gpus == 0:
         return _cpu_slots(study.resources, devices)
     is_nested = layout.ENV_SLOT in os.environ  # called from a run, which has one slot
@@ -93,12 +96,6 @@ def _find_missing(labels: Sequence[str], devices: Devices) -> tuple[str, ...]:
 def _cpu_slots(resources: Resources, devices: Devices) -> Slots:
     count = max(1, len(os.sched_getaffinity(0)) // max(1, resources.cpus))
     return Slots((CPU,) * count, devices, env=_thread_limits(resources.cpus))
-
-
-def _fair_share(labels: Sequence[str], resources: Resources) -> dict[str, str]:
-    """Divide the cores among several CPU slots; a single one, and slots with a GPU, have no limit."""
-    share = max(resources.cpus, len(os.sched_getaffinity(0)) // max(1, len(labels)))
-    return _thread_limits(share) if len(labels) > 1 and set(labels) == {CPU} else {}
 
 
 def _thread_limits(cpus: int) -> dict[str, str]:

@@ -204,7 +204,11 @@ def run_study(prepared: Prepared, hooks: RunHooks) -> Report:
     os.makedirs(os.path.join(prepared.location.dir, layout.STUDY_META_DIR), exist_ok=True)
     rules = find_rules(prepared.study.dialect)
     with _deferred_signals(), presence.register(prepared.location.dir), rules.hold(prepared) as held:
-        _set_uploads_aside(held, hooks.console)
+        present = list_names(held.location.dir)
+        for spec in (each for each in held.plan.runs if each.name in present):
+            if (kept := set_aside(held.dir_of(spec))) is not None:
+                text = f"{spec.name} was uploaded and is not continued; it is kept as {kept}, see it: "
+                hooks.console.message(text + show_command(["show"], held.location, kept))
         return _run_planned(held, hooks, slots)
 
 
@@ -258,16 +262,6 @@ def _end_plan(prepared: Prepared, entries: Sequence[Entry]) -> None:
         for path in run_directory.find_passes(prepared.location.dir):
             with suppress(OSError):
                 run_directory.leave_pass(path, last)
-
-
-def _set_uploads_aside(prepared: Prepared, console: Console) -> None:
-    """Move uploads aside that have the name of a planned run; they are kept next to it."""
-    present = list_names(prepared.location.dir)
-    for spec in prepared.plan.runs:
-        moved = set_aside(prepared.dir_of(spec)) if spec.name in present else None
-        if moved is not None:
-            command = show_command(["show"], prepared.location, moved)
-            console.message(f"{spec.name} was uploaded and is not continued; it is kept as {moved}, see it: {command}")
 
 
 def _join(first: Listen, step: RunStep, warn: Callable[[str], None]) -> Listen:
