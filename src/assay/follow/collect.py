@@ -69,7 +69,12 @@ def find_sources(
     present = names if names is not None else os.listdir(run_dir)
     chain = Chain() if chain is None else chain
     chain.find_attempts(run_dir, spec, present)
-    sources = list(_log_sources(run_dir, spec, present, chain))
+    sources: list[Source] = []
+    patterns = [pattern for pattern in spec.patterns if isinstance(pattern, Pattern)]
+    for command in spec.commands if patterns else ():
+        parse_logs = partial(log_parser, patterns, command.name)
+        logs = _find_counting(spec, present, command.name, chain)
+        sources += chain.cut(run_dir, [[Source(log, parse_logs)] for log in logs])
     counting, _ = _split_series(run_dir, present, chain)
     parse = _parse_file("jsonl", None)
     attempts = groupby(counting, lambda name: layout.parse_series_name(name)[0])
@@ -81,9 +86,9 @@ def find_sources(
         sources.append(
             Source(layout.LOGX_METRICS_FILE, lambda data, state, final: read(data, state, final=final, brief=brief))
         )
-    for pattern in spec.patterns:
-        if isinstance(pattern, MetricFile):
-            sources += _file_sources(run_dir, pattern)
+    for file in spec.patterns:
+        if isinstance(file, MetricFile):
+            sources += _file_sources(run_dir, file)
     return sources
 
 
@@ -154,16 +159,6 @@ def _split_series(run_dir: str, present: Sequence[str], chain: Chain) -> tuple[S
     return layout.split_series(os.listdir(folder), chain.numbers or ())
 
 
-def _log_sources(run_dir: str, spec: RunSpec, present: Sequence[str], chain: Chain) -> Iterator[Source]:
-    patterns = [pattern for pattern in spec.patterns if isinstance(pattern, Pattern)]
-    if not patterns:
-        return
-    for command in spec.commands:
-        parse = partial(log_parser, patterns, command.name)
-        logs = _find_counting(spec, present, command.name, chain)
-        yield from chain.cut(run_dir, [[Source(log, parse)] for log in logs])
-
-
 def _find_counting(spec: RunSpec, present: Sequence[str], command: str, chain: Chain) -> list[str]:
     """Return the newest log of a command, and the logs that it continues if it begins from a checkpoint."""
     logs = layout.find_logs(present, spec.log_name, command)
@@ -185,7 +180,11 @@ def _file_sources(run_dir: str, pattern: MetricFile) -> Iterator[Source]:
 
 def parse_log(patterns: Sequence[Pattern], command: str, data: bytes, state: dict[str, Any], final: bool) -> ParsedLog:
     if not final:
-        data = data[: _lines_end(data)]
+        # An unfinished line stays in the file until it is complete, so that of two readers only one stores it. A very
+        # long line without an end is parsed as it is.
+        newline = data.rfind(b"\n")
+        end = max(newline, data.rfind(b"\r", newline + 1)) + 1
+        data = data[:end] if end or len(data) < READ_BYTES else data
     extractor = Extractor.restore(patterns, command, state)
     columns = extractor.feed(data)
     if final:
@@ -195,14 +194,6 @@ def parse_log(patterns: Sequence[Pattern], command: str, data: bytes, state: dic
 
 
 log_parser: Callable[[Sequence[Pattern], str, bytes, dict[str, Any], bool], ParsedLog] = parse_log  # or a limited one
-
-
-def _lines_end(data: bytes) -> int:
-    """Return the offset after the last complete line. An unfinished line stays in the file until it is complete, so
-    that of two readers only one stores it. A very long line without an end is parsed as it is."""
-    newline = data.rfind(b"\n")
-    end = max(newline, data.rfind(b"\r", newline + 1)) + 1
-    return end if end or len(data) < READ_BYTES else len(data)
 
 
 def _parse_file(kind: str, step: str | None) -> Parse:
@@ -461,13 +452,6 @@ class _Live:
     chain: Chain = field(default_factory=Chain)
 
 
-def _load_last_reading(run_dir: str, handle: JobHandle) -> Reading | None:
-    """Return the last reading of this attempt; readings of earlier attempts are in the same file."""
-    lines = read_end(os.path.join(run_dir, layout.READINGS_FILE), _LINE_BYTES).splitlines()
-    reading = next(filter(None, map(parse_reading, reversed(lines))), None)
-    return reading if reading and (handle.attempt == 1 or reading.time >= handle.started_at) else None
-
-
 class Collector:
     """The supervisor's observer, which stores rows, metrics and readings of the runs that it watches."""
 
@@ -535,9 +519,12 @@ class Collector:
 
     def usage(self, entry: Entry) -> Usage | None:
         live = self._live.get(entry.dir)
-        reading = live.last_reading if live else None
-        if reading is None and entry.handle is not None and entry.handle.executor != "local":
-            reading = _load_last_reading(entry.dir, entry.handle)
+        reading, handle = live.last_reading if live else None, entry.handle
+        if reading is None and handle is not None and handle.executor != "local":
+            lines = read_end(os.path.join(entry.dir, layout.READINGS_FILE), _LINE_BYTES).splitlines()
+            last = next(filter(None, map(parse_reading, reversed(lines))), None)
+            if last and (handle.attempt == 1 or last.time >= handle.started_at):  # not of an earlier attempt
+                reading = last
         return Usage(reading.cpu_s, reading.peak_rss_bytes) if reading else None
 
     def ended(self, entry: Entry) -> None:
@@ -642,24 +629,22 @@ class Collector:
 
     def _pass_output_on(self, live: _Live) -> None:
         """Copy the run's output to `echo`. An output that was closed does not keep the index from being filled."""
+        if self._echo is None:
+            return
         try:
-            self._echo_news(live)
+            if live.echo is None:
+                template, command = live.entry.spec.log_name, live.entry.commands[0]
+                names = os.listdir(live.entry.dir)
+                if "{suffix}" in template:  # the logs of earlier attempts are there too
+                    own = layout.log_name(template, command, live.entry.attempt, "")
+                    names = [name for name in names if name == own]
+                name = layout.find_log(names, template, command)
+                if name is None:
+                    return
+                live.echo = Tail(os.path.join(live.entry.dir, name))
+            while data := live.echo.read():
+                self._echo(data)
         except BrokenPipeError:
             self._echo = None
         except OSError:  # the log cannot be read, or the terminal is gone
             pass
-
-    def _echo_news(self, live: _Live) -> None:
-        if self._echo is None:
-            return
-        if live.echo is None:
-            template, command = live.entry.spec.log_name, live.entry.commands[0]
-            names = os.listdir(live.entry.dir)
-            if "{suffix}" in template:  # the logs of earlier attempts are there too
-                names = [name for name in names if name == layout.log_name(template, command, live.entry.attempt, "")]
-            name = layout.find_log(names, template, command)
-            if name is None:
-                return
-            live.echo = Tail(os.path.join(live.entry.dir, name))
-        while data := live.echo.read():
-            self._echo(data)

@@ -265,14 +265,8 @@ def show_adopt(location: StudyLocation, run: str) -> str:
 
 
 def advise_adopting(location: StudyLocation, run: str) -> tuple[str, str]:
-    """Return what can be done with a received run, and the command for it."""
-    if same := _find_same_run(location, run):
-        return "compare it with the same run, which is here already", show_command(["diff"], location, same, run)
-    return "take it as a run of your study", show_adopt(location, run)
-
-
-def _find_same_run(location: StudyLocation, run: str) -> str | None:
-    """Find a run made here with the same id, because of which `assay adopt` refuses this one."""
+    """Return what can be done with a received run, and the command for it. `assay adopt` refuses one with the same id
+    as a run that was made here."""
     from assay.record import run_directory
     from assay.record.received import is_foreign
 
@@ -280,8 +274,9 @@ def _find_same_run(location: StudyLocation, run: str) -> str | None:
     for run_dir in find_run_dirs(location.dir) if record else ():
         other = run_directory.try_record(run_dir) if os.path.basename(run_dir) != run else None
         if record and other and other.spec.id == record.spec.id and not is_foreign(run_dir):
-            return os.path.basename(run_dir)
-    return None
+            compare = show_command(["diff"], location, os.path.basename(run_dir), run)
+            return "compare it with the same run, which is here already", compare
+    return "take it as a run of your study", show_adopt(location, run)
 
 
 def find_own_files(location: StudyLocation) -> Iterator[tuple[float, str]]:

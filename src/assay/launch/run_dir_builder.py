@@ -210,18 +210,15 @@ class DirBuilder:
                 record = self._build_record(spec)
                 self._fill(run_dir, spec, run_dir)
                 self._rules.adopt_dir(run_dir, record, _render_job(record))
-            self._update_commands(spec, run_dir)
-
-    def _update_commands(self, spec: RunSpec, run_dir: str) -> None:
-        record = run_directory.try_record(run_dir)
-        if record is None or record.spec.commands == spec.commands:
-            return
-        if run_directory.load_history(run_dir).state is not State.RUNNING:
-            changed = replace(record.spec, commands=spec.commands, params=spec.params, private=spec.private)
-            renewed = replace(record, spec=changed)
-            _write_secrets(run_dir, spec)
-            _write_job(run_dir, renewed)
-            _write_record(run_dir, renewed)
+            known = run_directory.try_record(run_dir)
+            if known is None or known.spec.commands == spec.commands:
+                continue
+            if run_directory.load_history(run_dir).state is not State.RUNNING:
+                changed = replace(known.spec, commands=spec.commands, params=spec.params, private=spec.private)
+                renewed = replace(known, spec=changed)
+                _write_secrets(run_dir, spec)
+                _write_job(run_dir, renewed)
+                _write_record(run_dir, renewed)
 
     def renew_secrets(self, specs: Sequence[RunSpec]) -> None:
         """Write secrets that were replaced in the study's file into existing runs, for their next attempt."""

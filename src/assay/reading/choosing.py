@@ -114,10 +114,16 @@ def _resolve(where: Where, name: Name, table: IndexTable) -> WhereColumn:
 
 
 def _build_column(kind: Kind, name: Name, table: IndexTable) -> WhereColumn:
+    values: Sequence[Any]
     if kind == "params":
-        values: Sequence[Any] = [row.params.get(name.name, MISSING) for row in table.rows]
+        values = [row.params.get(name.name, MISSING) for row in table.rows]
     else:
-        values = _load_metric(name, table)
+        column, aggregate = table.metrics[name.name], name.aggregate or "last"
+        is_best = aggregate == "best"
+        values = best_values(column, direction_of(name.name)) if is_best else getattr(column, aggregate)
+        if 0.0 in column.count or len(values) < len(table.rows):
+            found = [value if count else MISSING for value, count in zip(values, column.count, strict=True)]
+            values = found + [MISSING] * (len(table.rows) - len(found))
     if not isinstance(table, KeptTable):
         return WhereColumn(values)
     return WhereColumn(list(values), plain=find_plain(values))  # else each comparison would create the numbers again
@@ -133,18 +139,6 @@ def _find_kinds(name: Name, table: IndexTable) -> list[Kind]:
         "run": name.name in FIELDS,
     }
     return [kind for kind in _KINDS if name.kind in (None, kind) and is_known[kind]]
-
-
-def _load_metric(name: Name, table: IndexTable) -> Sequence[Any]:
-    column = table.metrics[name.name]
-    aggregate = name.aggregate or "last"
-    values: Sequence[float] = (
-        best_values(column, direction_of(name.name)) if aggregate == "best" else getattr(column, aggregate)
-    )
-    if 0.0 not in column.count and len(values) == len(table.rows):
-        return values
-    found = [value if count else MISSING for value, count in zip(values, column.count, strict=True)]
-    return found + [MISSING] * (len(table.rows) - len(found))
 
 
 def _refuse_name(where: Where, name: Name, kinds: Sequence[Kind], table: IndexTable) -> None:

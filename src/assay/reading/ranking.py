@@ -163,21 +163,17 @@ def sort_rows(data: IndexTable, keep: Sequence[int], keys: Sequence[SortKey], pa
     """Sort by the keys, most important first, missing values last. Sorts are stable: the last key is applied first."""
     order = list(keep)
     for key in reversed(keys):
-        if key.is_metric:
-            order = _sort_by_metric(data, order, key)
-        else:
-            values = [data.rows[i].took_s if key.is_time else params[i].get(key.name) for i in order]
-            order = sort_values(order, values, key.order)
+        if not key.is_metric:
+            found = [data.rows[i].took_s if key.is_time else params[i].get(key.name) for i in order]
+            order = sort_values(order, found, key.order)
+            continue
+        column = data.metrics[key.name]
+        values, rest = key.values(column), list[int]()
+        if 0.0 in column.count or not math.isfinite(sum(values)):  # rare; the test is quick
+            rest = [i for i in order if not (column.count[i] > 0 and math.isfinite(values[i]))]
+            order = [i for i in order if column.count[i] > 0 and math.isfinite(values[i])]
+        order = sorted(order, key=values.__getitem__, reverse=key.order == "max") + rest
     return order
-
-
-def _sort_by_metric(data: IndexTable, order: list[int], key: SortKey) -> list[int]:
-    column = data.metrics[key.name]
-    values = key.values(column)
-    is_whole = 0.0 not in column.count and math.isfinite(sum(values))  # usual, and quick to check
-    usable = order if is_whole else [i for i in order if column.count[i] > 0 and math.isfinite(values[i])]
-    rest = [] if is_whole else [i for i in order if not (column.count[i] > 0 and math.isfinite(values[i]))]
-    return sorted(usable, key=values.__getitem__, reverse=key.order == "max") + rest
 
 
 def sort_values(items: Sequence[T], values: Sequence[Any], direction: Direction) -> list[T]:

@@ -191,11 +191,12 @@ def describe_front(front: Front, what: str, not_done: int) -> str:
 def fit_summary(summary: StudySummary, width: int) -> StudySummary:
     """Fit a table to a terminal: drop empty and duplicate columns, then metrics, before names become unreadable."""
     table, dropped = fit_columns(drop_spare(summary.table, width), width)
-    metrics = {column.rank for column in dropped if _is_metric_rank(column.rank)}
+    ranks = {column.rank for column in dropped}
+    metrics = {rank for rank in ranks if rank <= _WANTED_RANK or (rank > 0 and rank % 200 == 0)}
     known = {*metrics, _REASON_RANK, _BEST_RANK}
     others = tuple(column.name for column in dropped if column.rank not in known)
     remarks: tuple[str, ...] = ()
-    if any(column.rank == _REASON_RANK for column in dropped):
+    if _REASON_RANK in ranks:
         remarks = tuple(build_remarks([row for row in summary.rows if row.state is State.PRUNED]))
     return summary._replace(table=table, hidden=summary.hidden + len(metrics), no_room=others, remarks=remarks)
 
@@ -219,10 +220,6 @@ _TIME_RANK = 205
 _STEP_RANK = 100
 _FIRST_BEST_RANK = -100  # best values of the metric that is sorted by
 _WANTED_RANK = -200  # and below: metrics that were asked for, or that a search optimises
-
-
-def _is_metric_rank(rank: int) -> bool:
-    return rank <= _WANTED_RANK or (rank > 0 and rank % 200 == 0)
 
 
 def _rank_metric(
