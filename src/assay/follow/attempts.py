@@ -53,10 +53,8 @@ class RetryPolicy:
 
     def begin(self, history: History) -> RetryPolicy:
         """Return the policy of a supervisor that begins: it starts the next attempt of a run that it finds interrupted.
-
         Attempts that are interrupted later were interrupted by another supervisor, and stay so. They are compared by
-        number, as the wall clock may go back between two calls.
-        """
+        number, as the wall clock may go back between two calls."""
         stopped = [attempt.number for attempt in history.attempts if attempt.stop is not None]
         return replace(self, interrupted=max(stopped, default=0))
 
@@ -164,10 +162,8 @@ def _decide_elsewhere(last: Attempt, outcome: Outcome, policy: RetryPolicy) -> D
 
 
 def finished_before(history: History) -> set[str]:
-    """Return the commands that the last attempt left out; if its files do not name them, those that others finished.
-
-    A killed repeat must not count as done because an earlier attempt was.
-    """
+    """Return the commands that the last attempt left out; if its files do not name them, those that others finished. A
+    killed repeat must not count as done because an earlier attempt was."""
     last = history.last
     if last is not None and last.skips is not None:
         return last.skips

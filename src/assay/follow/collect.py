@@ -94,10 +94,8 @@ def find_sources(
 
 class Chain:
     """The attempts that the newest one continues from their checkpoints: the points of each count up to the step where
-    a later attempt continues. Without steps that point is unknown, and all points count.
-
-    The attempts are read once: they stay the same until another attempt begins.
-    """
+    a later attempt continues. Without steps that point is unknown, and all points count. The attempts are read once:
+    they stay the same until another attempt begins."""
 
     def __init__(self) -> None:
         self.numbers: list[int] | None = None  # of the continued attempts; None: not read yet
@@ -272,10 +270,8 @@ class Follower:
         return cls(key, source, tail, cursor, listen=listen, counts=counts)
 
     def read(self, index: Index | Summaries, final: bool = False) -> None:
-        """Read everything that is there now; with `final` also a last line without an end.
-
-        Read nothing once another attempt has begun: its reader has forgotten these points; they would be stored again.
-        """
+        """Read everything that is there now; with `final` also a last line without an end. Read nothing once another
+        attempt has begun: its reader has forgotten these points; they would be stored again."""
         size = READ_BYTES
         while self.counts is None or self.counts():
             data = self.tail.read(size)
@@ -333,10 +329,8 @@ def read_sources(
 
 
 def _forget_replaced(index: Index, key: str, run_dir: str, spec: RunSpec, present: Sequence[str]) -> None:
-    """Forget earlier attempts: only the newest counts, and the supervisor of an earlier one may have died.
-
-    This does not look up what is stored first: another process may store points in between.
-    """
+    """Forget earlier attempts: only the newest counts, and the supervisor of an earlier one may have died. This does
+    not look up what is stored first: another process may store points in between."""
     chain = Chain()
     chain.find_attempts(run_dir, spec, present)
     logs = [(c.name, name) for c in spec.commands for name in layout.find_logs(present, spec.log_name, c.name)[:-1]]

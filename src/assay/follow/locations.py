@@ -298,10 +298,8 @@ ALL_RUNS = "*"
 
 
 def find_patterns(names: Sequence[str], flag: str | None) -> tuple[list[StudyLocation], tuple[tuple[str, str], ...]]:
-    """Return the studies for a table, and (study, pattern of its runs) if a name is not a study; empty: all runs.
-
-    A name is STUDY, STUDY/RUN, STUDY/PATTERN, a run's name or id, or a folder.
-    """
+    """Return the studies for a table, and (study, pattern of its runs) if a name is not a study; empty: all runs. A
+    name is STUDY, STUDY/RUN, STUDY/PATTERN, a run's name or id, or a folder."""
     with suppress(NotFoundError):
         return find_locations(names, flag), ()
     found = [each for name in names for each in _find_pattern(name, flag)]
@@ -319,9 +317,7 @@ def _find_pattern(name: str, flag: str | None) -> list[tuple[StudyLocation, str]
 
 def find_runs(name: str, flag: str | None, *, foreign: bool = False) -> list[FoundRun]:
     """Find `study` (all its runs), `study/run`, a path, a run's name or id, or a pattern such as `study/lr=0.1*`.
-
-    `foreign`: also find directories that only other tools made.
-    """
+    `foreign`: also find directories that only other tools made."""
     roots = find_roots(flag)
     path = os.path.abspath(name)
     study, slash, run = name.rstrip("/").rpartition("/")

@@ -23,11 +23,8 @@ LOCAL = "local"
 def open_index(
     root: str | os.PathLike[str], warn: Notify = ignore, *, is_needed: bool = True, renew: bool = False
 ) -> Index:
-    """Open the index of a root.
-
-    `is_needed=False`: if a server cannot be used, warn and use an index in memory, since the run directories are what
-    counts. `renew`: replace an index of another format on a server too.
-    """
+    """Open the index of a root. `is_needed=False`: if a server cannot be used, warn and use an index in memory, since
+    the run directories are what counts. `renew`: replace an index of another format on a server too."""
     index = _open(root, warn, is_needed, renew)
 
     def store_points(key: str) -> None:

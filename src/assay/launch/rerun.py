@@ -40,10 +40,8 @@ from assay.values.study import CHECKPOINT_FILES, LOCAL, Choices, CodePolicy, Far
 
 def prepare_rerun(runs: Sequence[FoundRun], options: RunOptions) -> list[Prepared]:
     """Return one supervised study for each study that these runs belong to; refuse all if one cannot be repeated.
-
     Without `options.commands` every command is run, also those that earlier attempts finished. Without `new_code` and
-    `old_code` failed runs get the current code, and others keep their recorded snapshot.
-    """
+    `old_code` failed runs get the current code, and others keep their recorded snapshot."""
     chosen = load_repeatable(runs)
     live = [run for run, status in chosen if not status.state.is_over and status.handle is not None]
     if live:
@@ -167,11 +165,9 @@ def _load_farms(location: StudyLocation, record: RunRecord) -> dict[str, Any]:
 
 
 def prepare_variations(runs: Sequence[FoundRun], change: RunOptions) -> list[Prepared]:
-    """Return one supervised study for each study, and version of its file, that these runs belong to.
-
-    `change`: what the new runs have in addition to their parents (`overrides`, `settings`, `from_checkpoint`), and
-    their code: with `old_code` the parent's code is kept even if the parent failed.
-    """
+    """Return one supervised study for each study, and version of its file, that these runs belong to. `change`: what
+    the new runs have in addition to their parents (`overrides`, `settings`, `from_checkpoint`), and their code: with
+    `old_code` the parent's code is kept even if the parent failed."""
     found = load_repeatable(runs)
     settings = load_settings(os.getcwd(), os.environ)
     groups: dict[tuple[object, ...], list[tuple[Study, Plan, dict[str, Origin]]]] = {}

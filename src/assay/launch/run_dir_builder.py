@@ -88,9 +88,7 @@ class DirBuilder:
 
     def _take(self, folder: str, file: str, dialect: str, code: CodePolicy, is_secret: bool) -> Snapshot:
         """Take a snapshot without the study's own file: a value added to it does not change the runs that are there.
-
-        Study files of other tools are copied; a file with secrets is linked instead.
-        """
+        Study files of other tools are copied; a file with secrets is linked instead."""
         tool = find_dialect(dialect)
         return take_snapshot(
             folder,
@@ -147,9 +145,7 @@ class DirBuilder:
 
     def repair(self, specs: Sequence[RunSpec]) -> list[str]:
         """Repair directories that a power cut left without run.json or job.sh, or move them away; return what was done.
-
-        Each is examined again under the study's lock: another supervisor may have repaired and started it already.
-        """
+        Each is examined again under the study's lock: another supervisor may have repaired and started it already."""
         meta = os.path.join(self._prepared.location.dir, layout.STUDY_META_DIR)
         present = [spec for spec in specs if spec.name in self._present]
         suspects = [spec for spec in present if _find_damage(self._prepared.dir_of(spec), self._rules.shares_dirs)]
@@ -380,10 +376,8 @@ class DirBuilder:
 
     def rewrite_job(self, entry: Entry) -> None:
         """Write job.sh again with the current variables and the checkpoint to begin with; job.N.sh keeps the old one.
-
-        This happens before the process that waits for the lease opens job.sh, and not if another one has the lease.
-        A call after one that was killed here repeats it: run.json is written last, and job.N.sh once.
-        """
+        This happens before the process that waits for the lease opens job.sh, and not if another one has the lease. A
+        call after one that was killed here repeats it: run.json is written last, and job.N.sh once."""
         record, spec = entry.record, entry.spec
         if record is None or not find_dialect(record.dialect).is_ours:
             return
@@ -405,9 +399,7 @@ class DirBuilder:
 
     def remake(self, spec: RunSpec, run_dir: str, by: str) -> run_directory.RunRecord | None:
         """Write job.sh, code/ and run.json of a received run again; its own files go to received/. None: nothing to do.
-
-        `received.json` is written last: a run whose call was killed here is still not executed.
-        """
+        `received.json` is written last: a run whose call was killed here is still not executed."""
         with locked(os.path.join(self._prepared.location.dir, layout.STUDY_META_DIR)), locked(run_dir):
             received, old = load_received(run_dir), run_directory.try_record(run_dir)
             if received is None or not received.needs_code or old is None:

@@ -362,10 +362,8 @@ class Supervisor:
         return is_free
 
     def _create_ahead(self) -> None:
-        """Write the directories of the next runs while the slots are busy: without a lease they are only queued.
-
-        Runs of a source are not created ahead: it would have to decide before it has the results of the running ones.
-        """
+        """Write the directories of the next runs while the slots are busy: without a lease they are only queued. Runs
+        of a source are not created ahead: it would have to decide before it has the results of the running ones."""
         if self.problem or not self.running:
             return
         if self.settings.source is not None:

@@ -135,11 +135,9 @@ _waiting: list[int] = []  # in a supervisor that has not begun yet: the pipe to 
 
 
 def go_to_background(location: StudyLocation, console: Console) -> bool:
-    """Fork; return True in the supervisor, which continues with its output in a file.
-
-    In the called command, return False once the runs that have a slot are started, so that the next command, such as
-    `assay stop STUDY/RUN`, finds their directories.
-    """
+    """Fork; return True in the supervisor, which continues with its output in a file. In the called command, return
+    False once the runs that have a slot are started, so that the next command, such as `assay stop STUDY/RUN`, finds
+    their directories."""
     os.makedirs(os.path.join(location.dir, layout.STUDY_META_DIR), exist_ok=True)
     log = os.path.join(location.dir, layout.STUDY_META_DIR, layout.SUPERVISOR_LOG)
     hints = [show_command([word], location) for word in ("ls", "stop")]
@@ -332,10 +330,8 @@ def _run_loop(supervisor: Supervisor, hooks: RunHooks, collector: Collector) -> 
 
 
 def _judge(prepared: Prepared, entries: Sequence[Entry], index: Index) -> tuple[Verdict | None, list[str]]:
-    """Judge every run that is done by the study's checks; other runs have no result.
-
-    Verdicts on runs that ended in this call are recorded; the second value is warnings about those that could not be.
-    """
+    """Judge every run that is done by the study's checks; other runs have no result. Verdicts on runs that ended in
+    this call are recorded; the second value is warnings about those that could not be."""
     done = {prepared.location.key(entry.dir): entry for entry in entries if entry.state is State.DONE}
     checks = prepared.study.checks
     if not checks or not done:

@@ -22,9 +22,7 @@ T = TypeVar("T")
 
 class SortKey(NamedTuple):
     """A key to sort by: a metric by the best value of each run, a parameter by its value, `time` by the run's duration.
-
-    `direction`: which value of a metric is the best. `is_reversed` reverses only the order of the rows.
-    """
+    `direction`: which value of a metric is the best. `is_reversed` reverses only the order of the rows."""
 
     name: str
     direction: Direction
@@ -344,10 +342,8 @@ def _find_front(items: Sequence[int], columns: Sequence[Sequence[Any]], keys: Se
 
 
 def find_front(points: Sequence[tuple[float, ...]]) -> list[int]:
-    """Return the indexes of the points that no other point dominates, in their order; less is better, equals stay.
-
-    In this order only an earlier point can dominate a later one, and with two coordinates only the last one found can.
-    """
+    """Return the indexes of the points that no other point dominates, in their order; less is better, equals stay. In
+    this order only an earlier point can dominate a later one, and with two coordinates only the last one found can."""
     front: list[int] = []
     for at in sorted(range(len(points)), key=lambda at: points[at]):
         point = points[at]
