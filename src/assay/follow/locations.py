@@ -329,18 +329,14 @@ def find_runs(name: str, flag: str | None, *, foreign: bool = False) -> list[Fou
     if is_path and (locations := _existing([path])):  # a study's folder, as `show_study` prints it elsewhere
         return [FoundRun(locations[0], run_dir) for run_dir in _find_dirs(locations[0], foreign)]
     location = find_study(study, roots)
-    matches = _match(location, run, foreign)
-    if not matches:
-        _refuse_run(name, run, location, [location.key(run_dir) for run_dir in _find_dirs(location, foreign)])
-    return matches
-
-
-def _refuse_run(name: str, run: str, location: StudyLocation, known: Sequence[str]) -> None:
+    if matches := _match(location, run, foreign):
+        return matches
     from assay.record.run_directory import load_planned
 
     if run in load_planned(location.dir):
         hint = f"nothing that waits is started after: {show_command(['stop'], location)}"
         raise UsageError(f"{name!r} was not started yet", hint)
+    known = [location.key(run_dir) for run_dir in _find_dirs(location, foreign)]
     see_runs = f"see its runs: {show_command(['ls'], location)}"
     raise NotFoundError("run", name, known, suggest(name, known) or see_runs)
 

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from assay.errors import AssayError, InfrastructureError, UsageError
 from assay.follow.locations import StudyLocation
 from assay.plugins import require_function
 from assay.record.index import sqlite
+from assay.record.index.stored import Index
 from assay.show.console import Console
 from assay.system.files import read_text
 from assay.values.notify import Notify, ignore
-
-if TYPE_CHECKING:
-    from assay.record.index.stored import Index
 
 LOCAL = "local"
 

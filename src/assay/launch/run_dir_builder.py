@@ -11,7 +11,6 @@ from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from functools import partial
-from typing import TYPE_CHECKING
 
 from assay.code.snapshot import ChangedFile, Snapshot, list_changes, load_snapshot, place_code, take_snapshot
 from assay.errors import AssayError, UsageError
@@ -31,14 +30,12 @@ from assay.system.fast_dataclasses import dataclass, field, replace
 from assay.system.files import Flusher, keep_damaged, list_names, rename, try_text, write_atomic
 from assay.system.locks import locked
 from assay.values import layout
+from assay.values.environment import Environment
 from assay.values.notify import Notify, ignore
 from assay.values.run import Liveness, Private, RunSpec, State, build_command
 from assay.values.secrets import HIDDEN
 from assay.values.state import RETRY
 from assay.values.study import CodePolicy, MetricFile, quote_inside
-
-if TYPE_CHECKING:
-    from assay.values.environment import Environment
 
 _NAMED_FILES = 3
 _RERUN_AT_ONCE = 10

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from assay import plugins
 from assay.follow.entry import Event
@@ -13,13 +13,11 @@ from assay.follow.locations import StudyLocation
 from assay.launch.prepared import Prepared
 from assay.record import run_directory
 from assay.record.received import is_foreign
+from assay.record.run_directory import RunRecord
 from assay.system.fast_dataclasses import replace
 from assay.values import layout
 from assay.values.run import Plan, RunSpec
 from assay.values.study import Problem
-
-if TYPE_CHECKING:
-    from assay.record.run_directory import RunRecord
 
 Listen = Callable[[Event], None]
 

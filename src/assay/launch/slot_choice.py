@@ -104,24 +104,19 @@ def _thread_limits(cpus: int) -> dict[str, str]:
     return {name: str(max(1, cpus)) for name in names if name not in os.environ}
 
 
-def _keep_large(groups: Sequence[Sequence[Gpu]], needed: int) -> list[Sequence[Gpu]]:
-    """Return the groups whose GPUs have this much memory in total: a run waits for memory in use, not for more."""
-    kept = [group for group in groups if all(gpu.memory_bytes >= needed for gpu in group)]
-    if not kept:
-        most = max(gpu.memory_bytes for group in groups for gpu in group)
-        message = f"each run asks for {render_size(needed)} of GPU memory, the largest GPU here has {render_size(most)}"
-        raise UsageError(message, "ask for less: resources: {gpu_memory: SIZE}")
-    return kept
-
-
 def _gpu_slots(resources: Resources, gpus: Sequence[Gpu], devices: Devices) -> Slots:
     size = resources.gpus or 1
     groups = [gpus[i : i + size] for i in range(0, len(gpus) - size + 1, size)]
     if not groups:
         message = f"each run asks for {size} GPUs, and {len(gpus)} can be used here"
         raise UsageError(message, "ask for fewer: resources: {gpus: N}")
-    groups = _keep_large(groups, resources.gpu_memory_bytes or 0)
-    labels = [",".join(str(gpu.index) for gpu in group) for group in groups]
+    least = resources.gpu_memory_bytes or 0  # a run waits for memory in use, not for more than there is
+    large = [group for group in groups if all(gpu.memory_bytes >= least for gpu in group)]
+    if not large:
+        most = max(gpu.memory_bytes for group in groups for gpu in group)
+        message = f"each run asks for {render_size(least)} of GPU memory, the largest GPU here has {render_size(most)}"
+        raise UsageError(message, "ask for less: resources: {gpu_memory: SIZE}")
+    labels = [",".join(str(gpu.index) for gpu in group) for group in large]
     needed = {
         gpu.index: resources.gpu_memory_bytes or int(gpu.memory_bytes * _FREE_SHARE / resources.runs_per_gpu)
         for gpu in gpus

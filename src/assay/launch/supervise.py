@@ -305,8 +305,13 @@ class Supervisor:
         return 0.0 if self._waiting_since is None else time.monotonic() - self._waiting_since
 
     def _count_wait(self) -> None:
+        lease, most_s = self.settings.lease, self.settings.max_wait_s
         if self._leased_since is not None:
-            self._count_lease()
+            if lease is not None and most_s is not None and not self.running and self.leased_s >= most_s:
+                self.problem = InfrastructureError(
+                    f"nothing was started within {most_s:g} s: {describe_lease(lease)}",
+                    "end that process, or set ASSAY_MAX_WAIT=4h to wait longer",
+                )
             return
         if self.running or not (self.queue or self.count_left()) or self.pool is None:
             self._waiting_since = None
@@ -319,15 +324,6 @@ class Supervisor:
                 f"no slot came free within the time limit of {limit_s:g} s: {describe_holders(self.pool)}",
                 "end what holds it, choose another slot (--slots), or allow more time (--timeout)",
             )
-
-    def _count_lease(self) -> None:
-        lease, limit_s = self.settings.lease, self.settings.max_wait_s
-        if lease is None or limit_s is None or self.running or self.leased_s < limit_s:
-            return
-        self.problem = InfrastructureError(
-            f"nothing was started within {limit_s:g} s: {describe_lease(lease)}",
-            "end that process, or set ASSAY_MAX_WAIT=4h to wait longer",
-        )
 
     def _try(self, step: Callable[..., None], entry: Entry, *more: HeldSlot | None) -> None:
         try:
@@ -584,7 +580,12 @@ class Supervisor:
                 if not self._ending[entry.dir]():
                     continue  # its job.sh has ended, but a process that it started has not
                 del self._ending[entry.dir]
-            self._note_refusal(entry, handle)
+            # submit no more jobs after a farm has refused one; a later call continues the runs
+            if (refusal := self.executor.refusal(handle, entry.dir)) is not None:
+                self.problem = self.problem or InfrastructureError(refusal)
+                run_directory.write_stop(entry.dir, entry.attempt, self._build_stop(refusal, "interrupt"))
+            else:
+                self._note_cause(entry, handle)
             if self._begin_leftovers(entry, handle):
                 continue
             if len(entry.spec.commands) == 1 and self._close_if_done(entry):
@@ -601,14 +602,6 @@ class Supervisor:
             return False
         self._begin_ending([entry])
         return entry.dir in self._ending or entry.dir not in self.running
-
-    def _note_refusal(self, entry: Entry, handle: JobHandle) -> None:
-        """Submit no more jobs after a farm has refused one; a later call continues the runs."""
-        if (refusal := self.executor.refusal(handle, entry.dir)) is not None:
-            self.problem = self.problem or InfrastructureError(refusal)
-            run_directory.write_stop(entry.dir, entry.attempt, self._build_stop(refusal, "interrupt"))
-        else:
-            self._note_cause(entry, handle)
 
     def _note_cause(self, entry: Entry, handle: JobHandle) -> None:
         if (explained := self.executor.explain_end(handle, entry.dir)) is None:

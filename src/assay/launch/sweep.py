@@ -8,7 +8,7 @@ import random
 import signal
 import sys
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from functools import partial
@@ -19,6 +19,7 @@ from assay.config.load import load_study
 from assay.config.places import choose_farm
 from assay.config.settings import load_settings
 from assay.errors import InfrastructureError, UsageError, check_known
+from assay.execute.base import Executor
 from assay.execute.machine_lease import MachineLease, Use
 from assay.execute.places import build_executor, find_executor
 from assay.execute.slots import SlotPool, build_entries, slots_directory
@@ -65,9 +66,6 @@ from assay.values.units import CPU
 from assay.values.verdict import Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from assay.execute.base import Executor
     from assay.launch.live_view import BestSoFar
 
 
@@ -254,7 +252,10 @@ def _end_plan(prepared: Prepared, entries: Sequence[Entry]) -> None:
         return
     if not prepared.options.names_runs:
         run_directory.remove_plan(prepared.location.dir, prepared.plan_key)
-    if not any(map(_is_interrupted, entries)):
+    stopped = [_load_last(entry.dir) for entry in entries if entry.state is State.STOPPED]
+    # Ctrl-C stopped a run, here or in another supervisor: a later call continues it
+    is_interrupted = any(last is not None and last.stop and last.stop.kind == "interrupt" for last in stopped)
+    if not is_interrupted:
         # a --force is complete when all its runs have been repeated, by any call
         last = {entry.spec.name: entry.attempt for entry in entries}
         for path in run_directory.find_passes(prepared.location.dir):
@@ -412,12 +413,6 @@ def _build_entry(
 
 def _load_last(run_dir: str) -> run_directory.Attempt | None:
     return run_directory.load_history(run_dir).last if os.path.isdir(run_dir) else None
-
-
-def _is_interrupted(entry: Entry) -> bool:
-    """Whether Ctrl-C stopped the run, here or in another supervisor: a later call continues it."""
-    last = _load_last(entry.dir) if entry.state is State.STOPPED else None
-    return last is not None and last.stop is not None and last.stop.kind == "interrupt"
 
 
 def _suppress_lost_output(show: Callable[..., None]) -> Callable[..., None]:

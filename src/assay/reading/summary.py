@@ -424,7 +424,13 @@ def _build_progress(
     seconds = list(map(_elapsed, starts, ends))
     if has("time", seconds.count(None) < len(seconds)):
         yield Column("time", "clock", key="seconds", rank=_TIME_RANK, role="time"), seconds
-    per_step = _seconds_per_step(chosen, order, starts, steps, seconds)
+    # from the run's start to its last point; without times, its duration
+    lasts = combine_columns([column.last_time for column in chosen], order, max)
+    firsts = combine_columns([column.first_time for column in chosen], order, min)
+    begun = [start or first for start, first in zip(starts, firsts, strict=True)]
+    spans = zip(seconds, map(_elapsed, begun, lasts), strict=True)
+    took = [whole if until is None else until for whole, until in spans]
+    per_step = [time / step if step and time is not None else None for time, step in zip(took, steps, strict=True)]
     if has("time of a step", any(value is not None and value >= 0.05 for value in per_step)):
         key = f"seconds_per_{step_name}"
         yield Column(f"time/{step_name}", "duration", key=key, rank=_STEP_TIME_RANK), per_step
@@ -434,23 +440,6 @@ def _elapsed(start: float | None, end: float | None) -> float | None:
     if start is None or end is None:
         return None
     return end - start if end > start else 0.0
-
-
-def _seconds_per_step(
-    metrics: Sequence[MetricColumns],
-    order: Sequence[int],
-    starts: Sequence[float | None],
-    steps: Sequence[float | None],
-    seconds: Sequence[float | None],
-) -> list[float | None]:
-    """Return the time per step, from the run's start to its last point; without times, from its duration."""
-    lasts = combine_columns([column.last_time for column in metrics], order, max)
-    firsts = combine_columns([column.first_time for column in metrics], order, min)
-    begun = [start or first for start, first in zip(starts, firsts, strict=True)]
-    took = [
-        whole if until is None else until for whole, until in zip(seconds, map(_elapsed, begun, lasts), strict=True)
-    ]
-    return [time / step if step and time is not None else None for time, step in zip(took, steps, strict=True)]
 
 
 # ---------------------------------------------------------------- one row per group

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import shutil
 import sys
 import time
 from collections.abc import Sequence
@@ -158,10 +157,6 @@ def list_problems(run_dir: str) -> list[str]:
 
 def _load_events(run_dir: str) -> list[dict[str, Any]]:
     return load_lines(os.path.join(run_dir, TRACE_DIR, "processes.jsonl"))
-
-
-def copy_record(run_dir: str, target: str) -> None:
-    shutil.copytree(os.path.join(run_dir, TRACE_DIR), os.path.join(target, TRACE_DIR))
 
 
 def check_target(path: str, flag: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from assay.config.load import load_study
 from assay.errors import InfrastructureError, NotFoundError, UsageError
@@ -23,7 +23,7 @@ from assay.follow.refresh import describe_damage, refresh_root, refresh_study, s
 from assay.plugins import find_dialect, require_function
 from assay.record import run_directory
 from assay.record.folders import find_foreign_dirs, find_run_dirs
-from assay.record.importers.registry import choose_importer, describe_known, find_importers
+from assay.record.importers.registry import Importer, choose_importer, describe_known, find_importers
 from assay.record.importers.sample import Sample
 from assay.show.console import Console
 from assay.show.formatting import render_count, render_size
@@ -33,11 +33,8 @@ from assay.system.files import index_path
 from assay.values.document import Document, Facts, Section
 from assay.values.options import Group, Request, argument, json_option, option, root_option
 from assay.values.run import build_command
+from assay.values.study import MetricFile, Pattern
 from assay.values.table import Column, Table
-
-if TYPE_CHECKING:
-    from assay.record.importers.registry import Importer
-    from assay.values.study import MetricFile, Pattern
 
 GROUP = Group(
     """Maintain the index: a copy of the data of the run directories, for tables and plots.

@@ -189,7 +189,14 @@ class Recorder:
         was_active = self.is_active
         self._leave()
         if was_active:
-            self._add_others()
+            # parameters without an optimiser: averages of weights, frozen ones, those that the program changes
+            groups = [group for each in self._optimisers for group in each.param_groups]
+            trained = {id(parameter) for group in groups for parameter in group["params"]}
+            self._rows.begin_batch()
+            for module, name, parameter in self._names.list_known() if groups else ():
+                if id(parameter) not in trained and self._hooks.is_wanted(module):
+                    self._rows.add(("parameter", module, "", name, 0, None), parameter)
+            self._rows.end_batch()
             facts = {"groups": self._groups, "random": self._random, "flags": load_flags(), "skipped": skipped}
             self._rows.end_step(facts)
         self.step += 1
@@ -271,16 +278,6 @@ class Recorder:
         found = (parameter for group in optimiser.param_groups for parameter in group["params"])
         named = [(*self._names.find_parameter(each, f"parameter.{index}"), each) for index, each in enumerate(found)]
         return [each for each in named if self._hooks.is_wanted(each[0])]
-
-    def _add_others(self) -> None:
-        """Add parameters without an optimiser: averages of weights, frozen ones, those that the program changes."""
-        groups = [group for each in self._optimisers for group in each.param_groups]
-        trained = {id(parameter) for group in groups for parameter in group["params"]}
-        self._rows.begin_batch()
-        for module, name, parameter in self._names.list_known() if groups else ():
-            if id(parameter) not in trained and self._hooks.is_wanted(module):
-                self._rows.add(("parameter", module, "", name, 0, None), parameter)
-        self._rows.end_batch()
 
     def _add_weights(self, parameters: list[tuple[Any, str, str]]) -> None:
         if not self._has_weights:

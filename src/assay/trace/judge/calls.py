@@ -70,14 +70,11 @@ def _list_unequal(a: Call, b: Call, garbage: set[tuple[str, str]], is_tensor: bo
         pair = mine.get(name), theirs.get(name)
         if overwrites and is_tensor and tuple(each["hash"] for each in walk_tensors(list(pair))) in garbage:
             continue
-        if any(map(has_tensor, pair)) == is_tensor and _build_key(pair[0]) != _build_key(pair[1]):
-            yield f"{name} {_show(pair[0])} in A, {_show(pair[1])} in B" if not is_tensor else _describe(name, *pair)
-
-
-def _describe(name: str, mine: Any, theirs: Any) -> str:
-    shapes = [each.get("shape") if isinstance(each, dict) else None for each in (mine, theirs)]
-    own = f" (shape {shapes[0]} in A, {shapes[1]} in B)" if shapes[0] != shapes[1] else ""
-    return f"another {name}{own}"
+        if any(map(has_tensor, pair)) != is_tensor or _build_key(pair[0]) == _build_key(pair[1]):
+            continue
+        shapes = [each.get("shape") if isinstance(each, dict) else None for each in pair]
+        own = f" (shape {shapes[0]} in A, {shapes[1]} in B)" if shapes[0] != shapes[1] else ""
+        yield f"another {name}{own}" if is_tensor else f"{name} {_show(pair[0])} in A, {_show(pair[1])} in B"
 
 
 def _show(value: Any) -> str:

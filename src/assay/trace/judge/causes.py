@@ -12,7 +12,7 @@ from typing import Any, Literal
 from assay.judge.statistics import np
 from assay.show.formatting import render_count, render_number
 from assay.system.fast_dataclasses import dataclass
-from assay.trace.judge.pairing import Pairs, find_moved_rows
+from assay.trace.judge.pairing import Pairs
 from assay.trace.judge.sides import Side
 from assay.trace.records import Weight
 
@@ -114,8 +114,7 @@ def _find_weights(a: Side, b: Side, pairs: Pairs, step: int) -> Iterator[Cause]:
 
 
 def _describe_rows(mine: Weight, other: Weight) -> str:
-    total = len(mine.hashes)
-    if moved := find_moved_rows(mine.hashes, other.hashes):
-        return f"{moved} of its {total} rows are in another order"
-    count = int(np.count_nonzero(mine.hashes != other.hashes))
+    total, count = len(mine.hashes), int(np.count_nonzero(mine.hashes != other.hashes))
+    if total > 1 and np.array_equal(np.sort(mine.hashes), np.sort(other.hashes)):
+        return f"{count} of its {total} rows are in another order"
     return f"{count} of its {render_count(total, 'row')} {'is' if count == 1 else 'are'} not the same"

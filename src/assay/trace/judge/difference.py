@@ -154,7 +154,14 @@ class Comparison:
             # replicas that have become different, on one side alone; the first of them may still be right
             step, module, name = self.a.drift or self.b.drift or (0, "", "")
             row = First("ranks", step, "parameter", module, name, "")
-        return self._name_draws(self._blame(row)) or self._find_unseen()
+        if (row := self._name_draws(self._blame(row))) is not None:
+            return row
+        # values of the optimiser that differ without effect on a tensor: a momentum has none in step 1
+        for cause in self.causes:
+            if cause.kind == "group" and not cause.is_benign:
+                text = f"{cause.text}; no tensor shows it in the steps that were compared"
+                return First("group", cause.step, "optimiser", "", cause.name, text)
+        return None
 
     def _comes_before_shapes(self, reshaped: First, row: First) -> bool:
         """Return whether tensors of other shapes come before a row: an error in a layer can change shapes after it."""
@@ -162,14 +169,6 @@ class Comparison:
             return _comes_before(reshaped, row)
         shaped, other = (self.a.order[at] for at in (self.compared.reshaped[0], int(self.compared.a[row.index])))
         return (reshaped.step, int(shaped)) < (row.step, int(other))
-
-    def _find_unseen(self) -> First | None:
-        """Find values of the optimiser that differ without effect on a tensor: a momentum has none in step 1."""
-        cause = next((each for each in self.causes if each.kind == "group" and not each.is_benign), None)
-        if cause is None:
-            return None
-        text = f"{cause.text}; no tensor shows it in the steps that were compared"
-        return First("group", cause.step, "optimiser", "", cause.name, text)
 
     def _find_row(self) -> int | None:
         """Find the first row beyond noise; if precisions differ, the row at which the error grows most."""
@@ -419,7 +418,10 @@ class Comparison:
 
     def _find_kind(self, first: First) -> VerdictKind:
         is_unsure = self.other_precision or first is self._reshaped or self.coverage.fraction < LEAST_COVERAGE
-        is_unsure = is_unsure or first.name == _DRAWS or any(map(_has_unplaced_data, (self.a, self.b)))
+        is_unsure = is_unsure or first.name == _DRAWS
+        for side in (self.a, self.b):  # the data of several ranks may differ from those of the other side
+            points = np.unique(side.rows["point"][side.by_norm]) if side.unplaced else ()
+            is_unsure = is_unsure or any(side.keys[int(number)][0] == "input" for number in points)
         if first.index >= 0:
             a, b = int(self.compared.a[first.index]), int(self.compared.b[first.index])
             is_unsure = is_unsure or self.a.by_norm[a] or self.b.by_norm[b] or self._is_assumed(first)
@@ -480,12 +482,6 @@ def _start(point: Point, step: int, other: Point | None = None) -> First:
 
 def _comes_before(one: First, other: First) -> bool:
     return (one.step, PHASES.index(one.phase)) <= (other.step, PHASES.index(other.phase))
-
-
-def _has_unplaced_data(side: Side) -> bool:
-    """Return whether the data of several ranks may differ from those of the other side."""
-    points = np.unique(side.rows["point"][side.by_norm]) if side.unplaced else ()
-    return any(side.keys[int(number)][0] == "input" for number in points)
 
 
 def _can_show(cause: Cause, row: First) -> bool:
@@ -650,20 +646,17 @@ def judge_finite(side: Side) -> tuple[Verdict, First | None]:
     findings = [Finding(VerdictKind.PASS, "", f"all {render_count(len(side.rows), 'tensor')} are finite")]
     if len(found):
         row = int(found[np.lexsort((side.order[found], lean["step"][found]))[0]])
-        first = _describe_nonfinite(side, row, int(lean["nonfinite"][row]), int(lean["count"][row]))
+        first = _start(side.points[int(side.rows["point"][row])], side.rows["step"][row])
+        inputs = [int(each) - 1 for each in side.rows["inputs"][row] if 0 < each < UNKNOWN and each <= len(side.rows)]
+        names = [side.keys[int(side.rows["point"][each])][1] or OUTERMOST for each in inputs]
+        largest = [render_number(float(side.rows["largest"][each]), 4) for each in inputs]
+        sizes = [f"{name}: largest {value}" for name, value in zip(names, largest, strict=True)]
+        bad, count = int(lean["nonfinite"][row]), render_count(int(lean["count"][row]), "value")
+        text = f"{describe_point(first)}: {bad} of {count} {'is' if bad == 1 else 'are'} not finite"
+        text += f"; what went in is finite ({', '.join(sizes)})" if sizes else "; what went in was not recorded"
+        first = replace(first, kind="nonfinite", text=text, inputs=tuple(names))
         findings = [Finding(VerdictKind.FAIL, first.module, first.text, step=first.step)]
     if not side.is_whole:
         text = "the trace ends before its program did: judged up to there"
         findings.append(Finding(VerdictKind.INCONCLUSIVE, "end", text))
     return Verdict.of(findings, len(side.rows)), first
-
-
-def _describe_nonfinite(side: Side, row: int, bad: int, count: int) -> First:
-    first = _start(side.points[int(side.rows["point"][row])], side.rows["step"][row])
-    known = [int(each) - 1 for each in side.rows["inputs"][row] if 0 < each < UNKNOWN and each <= len(side.rows)]
-    names = [side.keys[int(side.rows["point"][each])][1] or OUTERMOST for each in known]
-    largest = [render_number(float(side.rows["largest"][each]), 4) for each in known]
-    sizes = [f"{name}: largest {value}" for name, value in zip(names, largest, strict=True)]
-    text = f"{describe_point(first)}: {bad} of {render_count(count, 'value')} {'is' if bad == 1 else 'are'} not finite"
-    text += f"; what went in is finite ({', '.join(sizes)})" if sizes else "; what went in was not recorded"
-    return replace(first, kind="nonfinite", text=text, inputs=tuple(names))

@@ -115,7 +115,10 @@ def _number(point: Array, step: Array, rows: Array) -> tuple[Array, Array]:
 
 def _measure(a: Side, b: Side, lean_a: dict[str, Array], lean_b: dict[str, Array], ia: Array, ib: Array) -> Array:
     error = np.zeros(len(ia))
-    types, others = number_types(a, b)
+    numbers: dict[str, int] = {}  # of each type, on both sides
+    types, others = (
+        np.array([numbers.setdefault(each.dtype, len(numbers)) for each in side.points], dtype=int) for side in (a, b)
+    )
     same = types[lean_a["point"][ia]] == others[lean_b["point"][ib]]
     is_equal = (lean_a["hash"][ia] == lean_b["hash"][ib]) & same & a.exact[ia] & b.exact[ib]
     is_equal &= lean_a["count"][ia] == lean_b["count"][ib]
@@ -142,13 +145,6 @@ def _measure(a: Side, b: Side, lean_a: dict[str, Array], lean_b: dict[str, Array
 
 _TINY = 1e-30  # the error if the bits differ, but not the sketches
 _UNDERFLOW = 1e-15  # below it squares are lost in float32: the norm of the sketch is used as well
-
-
-def number_types(a: Side, b: Side) -> tuple[Array, Array]:
-    """Return a number for the type of each point, which is the same on both sides."""
-    numbers: dict[str, int] = {}
-    mine, theirs = ([numbers.setdefault(each.dtype, len(numbers)) for each in side.points] for side in (a, b))
-    return np.array(mine, dtype=int), np.array(theirs, dtype=int)
 
 
 def _measure_sketches(a: Array, b: Array, ia: Array, ib: Array) -> Array:

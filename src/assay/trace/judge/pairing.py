@@ -203,13 +203,6 @@ def _match_parts(small: Sequence[Weight], large: Sequence[Weight]) -> list[tuple
     return found
 
 
-def find_moved_rows(mine: Array, theirs: Array) -> int:
-    """Count the rows that two parameters have in another order; 0: none, or their rows differ."""
-    if mine.shape != theirs.shape or len(mine) < 2 or not np.array_equal(np.sort(mine), np.sort(theirs)):
-        return 0
-    return int((mine != theirs).sum())
-
-
 def _find_parents(modules: Mapping[str, str], parts: Iterable[tuple[Parameter, Parameter]]) -> dict[str, str]:
     """Return the containers of paired children, up to the outermost."""
     pairs = {*modules.items(), *((mine[0], theirs[0]) for mine, theirs in parts)}
