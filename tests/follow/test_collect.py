@@ -57,7 +57,7 @@ def losses(index: SqliteIndex, metric: str = "loss") -> list[float]:
 
 
 def follow(index: SqliteIndex, run_dir: Path, spec: RunSpec = SPEC) -> Follower:
-    return Follower.open(index, KEY, str(run_dir), find_sources(str(run_dir), spec)[0])
+    return Follower(index, KEY, str(run_dir), find_sources(str(run_dir), spec)[0])
 
 
 # ---------------------------------------------------------------- one reader

@@ -243,31 +243,22 @@ class Summaries:
         return {metric: tally.carry() for metric, tally in self.tallies.items()}
 
 
-@dataclass(slots=True)
 class Follower:
     """Reads one source as it grows; the cursor is in the index, so two followers never store a point twice."""
 
-    key: str
-    source: Source
-    tail: Tail
-    cursor: Cursor
-    last: dict[str, tuple[float, float]] = field(default_factory=dict)  # metric -> step, value
-    listen: Listen | None = None
-    counts: Counts | None = None
-
-    @classmethod
-    def open(
-        cls,
+    def __init__(
+        self,
         index: Index | Summaries,
         key: str,
         run_dir: str,
         source: Source,
         listen: Listen | None = None,
         counts: Counts | None = None,
-    ) -> Follower:
-        cursor = index.load_cursor(key, source.name)
-        tail = Tail(os.path.join(run_dir, source.name), cursor.offset)
-        return cls(key, source, tail, cursor, listen=listen, counts=counts)
+    ) -> None:
+        self.key, self.source, self.listen, self.counts = key, source, listen, counts
+        self.cursor = index.load_cursor(key, source.name)
+        self.tail = Tail(os.path.join(run_dir, source.name), self.cursor.offset)
+        self.last: dict[str, tuple[float, float]] = {}  # metric -> step, value
 
     def read(self, index: Index | Summaries, final: bool = False) -> None:
         """Read everything that is there now; with `final` also a last line without an end. Read nothing once another
@@ -325,7 +316,7 @@ def read_sources(
         forget_uncut(index, key, sources)
     counts = build_counts(run_dir, find_newest_attempt(present))
     for source in sources:
-        Follower.open(index, key, run_dir, source, listen, counts).read(index, final=final)
+        Follower(index, key, run_dir, source, listen, counts).read(index, final=final)
 
 
 def _forget_replaced(index: Index, key: str, run_dir: str, spec: RunSpec, present: Sequence[str]) -> None:
@@ -479,28 +470,25 @@ class Collector:
                 self._put(entry, live.key, UNREAD)  # if this process dies, the next one reads it
 
     def tick(self, running: Sequence[Entry], now: float) -> None:
-        self._follow_clock(now)
-        deadline = time.monotonic() + _ATTEND_S
-        for count in range(len(running)):
-            live = self._live.get(running[(self._turn + count) % len(running)].dir)
-            if live is not None:
-                # the directory was removed, or the disk is full
-                with contextlib.suppress(OSError), self._guarded():
-                    self._attend(live, now)
-            if time.monotonic() >= deadline:
-                self._turn = (self._turn + count + 1) % len(running)
-                break
-        if now >= self._rests_until:
-            self.flush()
-
-    def _follow_clock(self, now: float) -> None:
-        """Move the times that this waits for when the wall clock goes back, so that no wait gets longer."""
+        # when the wall clock goes back, so do the times that this waits for: no wait gets longer
         back_s, self._ticked_at = self._ticked_at - now, now
         if back_s > 0:
             self._rests_until -= back_s
             for live in self._live.values():
                 live.began -= back_s
                 live.next_reading -= back_s
+        deadline = time.monotonic() + _ATTEND_S
+        for count in range(len(running)):
+            found = self._live.get(running[(self._turn + count) % len(running)].dir)
+            if found is not None:
+                # the directory was removed, or the disk is full
+                with contextlib.suppress(OSError), self._guarded():
+                    self._attend(found, now)
+            if time.monotonic() >= deadline:
+                self._turn = (self._turn + count + 1) % len(running)
+                break
+        if now >= self._rests_until:
+            self.flush()
 
     def _attend(self, live: _Live, now: float) -> None:
         self._pass_output_on(live)
@@ -602,7 +590,7 @@ class Collector:
             live.followers.clear()
         for source in sources:
             if source.name not in live.followers:
-                live.followers[source.name] = Follower.open(
+                live.followers[source.name] = Follower(
                     self._index, live.key, live.entry.dir, source, self.listen, live.counts
                 )
 

@@ -49,7 +49,13 @@ def prepare_rerun(runs: Sequence[FoundRun], options: RunOptions) -> list[Prepare
         raise UsageError(f"still running: {listed}", f"stop it first: {show_command(['stop'], *live[0].words)}")
     by_location: dict[StudyLocation, list[RunStatus]] = {}
     for run, status in chosen:
-        _check_commands(run, status, options.commands)
+        asked = options.commands or ()
+        check_known("command", asked, status.commands)
+        finished = status.history.finished_commands()
+        if missing := [name for name in status.commands if asked and name not in asked and name not in finished]:
+            more = " ".join(f"-c {name}" for name in missing)
+            what = f"{missing[0]} has not finished well in any attempt, so {asked[0]} alone would not make it done"
+            raise UsageError(f"{run.key}: {what}", f"run it as well: {more}, or leave out -c to run everything")
         named = replace(status.record.spec, name=os.path.basename(run.dir))
         by_location.setdefault(run.location, []).append(replace(status, record=replace(status.record, spec=named)))
     options = replace(options, force=True, names_runs=True)
@@ -88,20 +94,6 @@ def leave_out_received(runs: list[FoundRun], console: Console) -> list[FoundRun]
         count, verb = len(runs) - len(own), "was" if len(runs) - len(own) == 1 else "were"
         console.error(f"{render_count(count, 'run')} {verb} uploaded and {'is' if count == 1 else 'are'} not executed")
     return own or runs
-
-
-def _check_commands(run: FoundRun, status: RunStatus, asked: tuple[str, ...] | None) -> None:
-    check_known("command", asked or (), status.commands)
-    if not asked:
-        return
-    finished = status.history.finished_commands()
-    missing = [name for name in status.commands if name not in asked and name not in finished]
-    if missing:
-        more = " ".join(f"-c {name}" for name in missing)
-        raise UsageError(
-            f"{run.key}: {missing[0]} has not finished well in any attempt, so {asked[0]} alone would not make it done",
-            f"run it as well: {more}, or leave out -c to run everything",
-        )
 
 
 def _prepare(location: StudyLocation, statuses: Sequence[RunStatus], options: RunOptions) -> Prepared:

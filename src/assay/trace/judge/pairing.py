@@ -147,7 +147,14 @@ def _find_modules(pairing: Pairs) -> dict[str, str]:
 
 def match_weights(a: Sequence[Weight], b: Sequence[Weight]) -> tuple[dict[str, str], list[tuple[Parameter, Parameter]]]:
     """Return modules with the same parameters, and parameters that are a part of one of the other side (A, B)."""
-    same = _match_whole(a, b)
+    # Shared weights have several names on a side: they are paired in order. Equal vectors (ones, zeros) are not
+    # evidence unless there is one on each side.
+    same: list[tuple[Parameter, Parameter]] = []
+    grouped = _group(b)
+    for hashes, names in _group(a).items():
+        others = grouped.get(hashes, [])
+        if len(names) == len(others) == 1 or (len(hashes) > 8 and others):  # 8 bytes: a single row
+            same += zip(names, others, strict=False)
     modules: dict[str, str] = {}
     for mine, theirs in same:
         modules.setdefault(mine[0], theirs[0])
@@ -163,18 +170,6 @@ def match_weights(a: Sequence[Weight], b: Sequence[Weight]) -> tuple[dict[str, s
             modules.setdefault(mine[0], theirs[0])
     inside_a = [(theirs, mine) for mine, theirs in _match_parts(rest_b, rest_a) if sizes[mine] < sizes[theirs]]
     return modules, [*parts, *inside_a]
-
-
-def _match_whole(a: Sequence[Weight], b: Sequence[Weight]) -> list[tuple[Parameter, Parameter]]:
-    """Match equal parameters. Shared weights have several names on a side: they are paired in order. Equal vectors
-    (ones, zeros) are not evidence unless there is one on each side."""
-    mine, theirs = _group(a), _group(b)
-    found = []
-    for hashes, names in mine.items():
-        others = theirs.get(hashes, [])
-        if len(names) == len(others) == 1 or (len(hashes) > 8 and others):  # 8 bytes: a single row
-            found += list(zip(names, others, strict=False))
-    return found
 
 
 def _group(weights: Sequence[Weight]) -> dict[bytes, list[Parameter]]:
