@@ -77,10 +77,9 @@ def find_sources(
         sources += chain.cut(run_dir, [[Source(log, parse_logs)] for log in logs])
     counting, _ = _split_series(run_dir, present, chain)
     parse = _parse_file("jsonl", None)
-    attempts = groupby(counting, lambda name: layout.parse_series_name(name)[0])
-    sources += chain.cut(
-        run_dir, [[Source(f"{layout.METRICS_DIR}/{name}", parse) for name in each] for _, each in attempts]
-    )
+    attempts = [[*names] for _, names in groupby(counting, lambda name: layout.parse_series_name(name)[0])]
+    series = [[Source(f"{layout.METRICS_DIR}/{name}", parse) for name in each] for each in attempts]
+    sources += chain.cut(run_dir, series)
     if layout.LOGX_METRICS_FILE in present:
         read = files.parse_logx_columns
         sources.append(
@@ -282,9 +281,8 @@ class Follower:
 
     def _store(self, index: Index | Summaries, columns: Columns, cursor: Cursor) -> bool:
         """Store the points; return False if another reader was faster, and continue from its position."""
-        is_stored = index.add_columns(
-            self.key, self.source.name, cursor, columns, expected_offset=self.cursor.offset, counts=self.counts
-        )
+        name, offset = self.source.name, self.cursor.offset
+        is_stored = index.add_columns(self.key, name, cursor, columns, expected_offset=offset, counts=self.counts)
         if not is_stored:
             cursor = index.load_cursor(self.key, self.source.name)
         else:
@@ -590,9 +588,8 @@ class Collector:
             live.followers.clear()
         for source in sources:
             if source.name not in live.followers:
-                live.followers[source.name] = Follower(
-                    self._index, live.key, live.entry.dir, source, self.listen, live.counts
-                )
+                follower = Follower(self._index, live.key, live.entry.dir, source, self.listen, live.counts)
+                live.followers[source.name] = follower
 
     def _take_reading(self, live: _Live, now: float) -> None:
         handle = live.entry.handle

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 # A table is shown without modules that read settings, records and commands: functions that need them import them.
 
 HOW_TO_START = "write a study file, or see a whole example at work: assay demo"
+ALL_RUNS = "*"
+_ROOM_BYTES = 1 << 20
+_ROOM_FILES = 64
 
 
 class StudyLocation(NamedTuple):
@@ -79,10 +82,6 @@ def _can_hold(path: str) -> bool:
     except OSError:
         return False
     return True
-
-
-_ROOM_BYTES = 1 << 20
-_ROOM_FILES = 64
 
 
 def find_studies(root: str) -> Iterator[str]:
@@ -292,9 +291,6 @@ def find_own_files(location: StudyLocation) -> Iterator[tuple[float, str]]:
 
 
 # ---------------------------------------------------------------- runs
-
-
-ALL_RUNS = "*"
 
 
 def find_patterns(names: Sequence[str], flag: str | None) -> tuple[list[StudyLocation], tuple[tuple[str, str], ...]]:

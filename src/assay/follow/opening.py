@@ -38,9 +38,8 @@ def open_index_of(locations: Sequence[StudyLocation]) -> Index:
     """Open the index of the root that these studies share."""
     roots = {location.root for location in locations}
     if len(roots) > 1:
-        raise UsageError(
-            "these studies are under different roots: " + ", ".join(sorted(roots)), "take them one after another"
-        )
+        text = f"these studies are under different roots: {', '.join(sorted(roots))}"
+        raise UsageError(text, "take them one after another")
     return open_index(roots.pop(), Console().warning)
 
 

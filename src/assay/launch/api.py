@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         Report,
         RunOptions,
         build_dry_lines,
+        build_dry_rows,
         build_line,
         check_prepared,
         first_program,
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 HOMES = {
     "assay.launch.budget": "Budget",
     "assay.launch.prepared": (
-        "Again Origin Prepared Report RunOptions build_dry_lines build_line check_prepared "
+        "Again Origin Prepared Report RunOptions build_dry_lines build_dry_rows build_line check_prepared "
         "first_program left_commands wanted_commands"
     ),
     "assay.launch.report": "render_report",

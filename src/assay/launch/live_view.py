@@ -154,9 +154,8 @@ class Watcher:
     def view(self, supervisor: Supervisor) -> ProgressView:
         states = [entry.state for entry in supervisor.entries]
         if self.kept is None:
-            self.kept = states.count(State.DONE) - sum(
-                entry.finished_here for entry in supervisor.entries if entry.state is State.DONE
-            )
+            done = [entry for entry in supervisor.entries if entry.state is State.DONE]
+            self.kept = sum(not entry.finished_here for entry in done)
         now = time.time()
         begun = [entry for entry in supervisor.running.values() if not entry.is_waiting]
         running = tuple(self._build_running(entry, supervisor, now) for entry in begun)

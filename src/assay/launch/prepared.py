@@ -42,6 +42,8 @@ _ASSIGNMENT = r"[A-Za-z_]\w*=\S*"
 _PLAIN_WORD = r"[\w./+@%,:-]+"
 # words before the real program; neither these nor bash's builtins are looked up
 _NOT_PROGRAMS = SHELL_WORDS | {"!", ":", "[", "[[", "echo", "false", "printf", "pwd", "test", "true", "{", "}"}
+_BAD = (State.FAILED, State.TIMEOUT, State.LOST, State.STOPPED)
+_EXIT_CODES = {**dict.fromkeys(_BAD, ExitCode.FAILED), State.DAMAGED: ExitCode.INTERNAL}
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,10 +205,6 @@ class Report:
         if self.held_back:
             codes.add(ExitCode.INCONCLUSIVE)
         return ExitCode.worst(codes)
-
-
-_BAD = (State.FAILED, State.TIMEOUT, State.LOST, State.STOPPED)
-_EXIT_CODES = {**dict.fromkeys(_BAD, ExitCode.FAILED), State.DAMAGED: ExitCode.INTERNAL}
 
 
 def wanted_commands(spec: RunSpec, asked: tuple[str, ...] | None) -> list[str]:

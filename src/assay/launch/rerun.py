@@ -82,9 +82,8 @@ def load_repeatable(runs: Sequence[FoundRun]) -> list[tuple[FoundRun, RunStatus]
 
 def find_damaged(runs: Sequence[FoundRun]) -> list[str]:
     """Describe the runs that cannot be repeated because their records are lost, and how to repair each."""
-    return [
-        f"{run.key} is damaged: {describe_damage(run.dir)}" for run in runs if run_directory.try_record(run.dir) is None
-    ]
+    damaged = [run for run in runs if run_directory.try_record(run.dir) is None]
+    return [f"{run.key} is damaged: {describe_damage(run.dir)}" for run in damaged]
 
 
 def leave_out_received(runs: list[FoundRun], console: Console) -> list[FoundRun]:
@@ -238,10 +237,8 @@ def _find_settings(run: FoundRun, record: RunRecord, change: RunOptions) -> tupl
     found = _join_assignments(record.settings, change.settings)
     for text in found:
         if HIDDEN in text and text not in change.settings:
-            name = text.partition("=")[0]
-            raise UsageError(
-                f"{run.key}: the value of {name} is secret and was not kept", f"give it again: --set {name}=…"
-            )
+            name, hint = text.partition("=")[0], f"give it again: --set {text.partition('=')[0]}=…"
+            raise UsageError(f"{run.key}: the value of {name} is secret and was not kept", hint)
     return found
 
 

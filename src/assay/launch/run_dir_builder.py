@@ -249,9 +249,8 @@ class DirBuilder:
         prepared = self._prepared
         if prepared.study.text and self._file_hash is None:
             with suppress(OSError):  # a full disk is reported when the run directories are written
-                self._file_hash = run_directory.keep_file(
-                    prepared.location.dir, prepared.study.text, is_secret=prepared.has_secrets
-                )
+                text, is_secret = prepared.study.text, prepared.has_secrets
+                self._file_hash = run_directory.keep_file(prepared.location.dir, text, is_secret=is_secret)
         return self._file_hash
 
     # ------------------------------------------------------------ the current code for a repeated run

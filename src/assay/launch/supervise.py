@@ -333,9 +333,8 @@ class Supervisor:
         except FormatError as error:
             self._drop(entry, State.DAMAGED, error.message)
         except OSError as error:  # for example a full disk, or a root that became read-only
-            self.problem = InfrastructureError(
-                f"cannot start {entry.spec.name} in {entry.dir}: {explain_refusal(error)}"
-            )
+            text = f"cannot start {entry.spec.name} in {entry.dir}: {explain_refusal(error)}"
+            self.problem = InfrastructureError(text)
 
     def _refill(self, ended: Sequence[JobHandle]) -> None:
         """Start the next runs on slots that have just come free, before the ended runs are concluded, which is slow."""
@@ -633,9 +632,8 @@ class Supervisor:
         except FileNotFoundError:
             return False
         entry.state = State.DONE
-        self._close(
-            entry, Decision(Action.CLOSE, State.DONE, entry.attempt, Outcome(State.DONE, entry.attempt, {name: 0}))
-        )
+        outcome = Outcome(State.DONE, entry.attempt, {name: 0})
+        self._close(entry, Decision(Action.CLOSE, State.DONE, entry.attempt, outcome))
         return True
 
     def _tagged(self, entry: Entry, handle: JobHandle | None) -> JobHandle:

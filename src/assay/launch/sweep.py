@@ -68,6 +68,11 @@ from assay.values.verdict import Verdict
 if TYPE_CHECKING:
     from assay.launch.live_view import BestSoFar
 
+_BEGIN_S = 10.0  # how long the called command waits for its supervisor; a farm may take longer
+_waiting: list[int] = []  # in a supervisor that has not begun yet: the pipe to the command that waits
+_MAX_WAIT_S: dict[Use, float] = {"run": 86_400, "check": 3600, "benchmark": 3600}  # for the machine lease
+Draw = Callable[[Supervisor], None]
+
 
 # ---------------------------------------------------------------- before anything is written
 
@@ -128,10 +133,6 @@ def _rename(study: Study, options: RunOptions) -> Study:
 # ---------------------------------------------------------------- --detach: the supervisor goes on alone
 
 
-_BEGIN_S = 10.0  # how long the called command waits for its supervisor; a farm may take longer
-_waiting: list[int] = []  # in a supervisor that has not begun yet: the pipe to the command that waits
-
-
 def go_to_background(location: StudyLocation, console: Console) -> bool:
     """Fork; return True in the supervisor, which continues with its output in a file. In the called command, return
     False once the runs that have a slot are started, so that the next command, such as `assay stop STUDY/RUN`, finds
@@ -161,11 +162,6 @@ def go_to_background(location: StudyLocation, console: Console) -> bool:
 
 
 # ---------------------------------------------------------------- running
-
-
-_MAX_WAIT_S: dict[Use, float] = {"run": 86_400, "check": 3600, "benchmark": 3600}  # for the machine lease
-
-Draw = Callable[[Supervisor], None]
 
 
 @dataclass(slots=True)

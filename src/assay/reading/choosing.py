@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 _MOST_VALUES = 6  # values of one name that are listed if nothing matches
 _MOST_NAMES = 20
 _MOST_DESCRIBED = 10  # names of an expression that are described: each needs a pass over all runs
+_KINDS: dict[Kind, str] = {"params": "parameter", "metrics": "metric", "run": "field"}
 
 # The fields of every run besides its parameters and metrics; None: the run has no such value.
 _DURATIONS = ("seconds", "time")
@@ -127,9 +128,6 @@ def _build_column(kind: Kind, name: Name, table: IndexTable) -> WhereColumn:
     if not isinstance(table, KeptTable):
         return WhereColumn(values)
     return WhereColumn(list(values), plain=find_plain(values))  # else each comparison would create the numbers again
-
-
-_KINDS: dict[Kind, str] = {"params": "parameter", "metrics": "metric", "run": "field"}
 
 
 def _find_kinds(name: Name, table: IndexTable) -> list[Kind]:
@@ -229,10 +227,8 @@ def choose_planned(where: Where, planned: Iterable[RunSpec], location: StudyLoca
         key = f"{location.name}/{spec.name}"
         i = indexes.get(key)
         if i is None or rows[i].is_foreign:
-            i = len(rows)
-            rows.append(
-                RunRow(key, location.name, spec.name, spec.id, State.QUEUED, 0, spec.params, spec.title, spec.tag)
-            )
+            i, own = len(rows), (spec.params, spec.title, spec.tag)
+            rows.append(RunRow(key, location.name, spec.name, spec.id, State.QUEUED, 0, *own))
         else:
             rows[i] = rows[i]._replace(params=spec.params)
         specs[i] = spec

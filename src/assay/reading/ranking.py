@@ -18,6 +18,9 @@ from assay.values.series import Direction, direction_of, mean_and_sd, metric_pri
 from assay.values.state import State
 
 T = TypeVar("T")
+_MISSING = object()
+_LARGEST = 1 << 1023  # a larger integer is not a float
+_NUMBER = r"\s*[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?\s*"
 
 
 class SortKey(NamedTuple):
@@ -120,9 +123,6 @@ def _vary(values: Iterable[Any]) -> bool:
     return any(value is not first and (value != first or type(value) is not kind) for value in rest)
 
 
-_MISSING = object()
-
-
 @dataclass(frozen=True, slots=True)
 class ParamsOf:
     """Iterates over the parameters of these rows."""
@@ -185,10 +185,9 @@ def sort_values(items: Sequence[T], values: Sequence[Any], direction: Direction)
             numbers.append((number, item))
         else:
             texts.append((str(value), item))
-    ordered = [
-        item for part in (numbers, texts) for _, item in sorted(part, key=itemgetter(0), reverse=direction == "max")
-    ]
-    return ordered + missing
+    is_reversed = direction == "max"
+    ordered = [sorted(part, key=itemgetter(0), reverse=is_reversed) for part in (numbers, texts)]
+    return [item for part in ordered for _, item in part] + missing
 
 
 def parse_number(value: Any) -> float | None:
@@ -198,10 +197,6 @@ def parse_number(value: Any) -> float | None:
     if isinstance(value, int | float):
         return value if isinstance(value, float) or abs(value) < _LARGEST else math.copysign(math.inf, value > 0 or -1)
     return float(value) if isinstance(value, str) and re.fullmatch(_NUMBER, value, re.ASCII) else None
-
-
-_LARGEST = 1 << 1023  # a larger integer is not a float
-_NUMBER = r"\s*[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?\s*"
 
 
 # ---------------------------------------------------------------- groups
@@ -332,11 +327,9 @@ def _find_front(items: Sequence[int], columns: Sequence[Sequence[Any]], keys: Se
     signs = [1 if key.direction == "min" else -1 for key in keys]
     points = {}
     for item, values in zip(items, zip(*columns, strict=True), strict=True):
-        numbers = list(map(parse_number, values))
-        if all(number is not None and math.isfinite(number) for number in numbers):
-            points[item] = tuple(
-                sign * number for sign, number in zip(signs, numbers, strict=True) if number is not None
-            )
+        numbers = [number for value in values if (number := parse_number(value)) is not None and math.isfinite(number)]
+        if len(numbers) == len(signs):
+            points[item] = tuple(sign * number for sign, number in zip(signs, numbers, strict=True))
     compared = list(points)
     return Front([compared[at] for at in find_front(list(points.values()))], len(points), len(items) - len(points))
 

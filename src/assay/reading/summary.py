@@ -46,6 +46,8 @@ _Has = Callable[[str, bool], bool]
 _Columns = list[tuple[Column, list[Any]]]  # each with its cells
 MOST_REASONS = 5  # lines below the table, if it has no room for the column
 MOST_METRICS = 6  # more would not fit a terminal; --metrics chooses others
+_ENDED = tuple(state for state in State if state.is_over and state is not State.DONE)
+_NUMBERS = {int, float, NoneType}
 
 
 class SummaryOptions(NamedTuple):
@@ -261,9 +263,8 @@ def select_rows(
 
 def leave_out_foreign(data: IndexTable, keep: list[int]) -> list[int]:
     """Leave out uploads that were not adopted: the other rows are compared, ranked and counted."""
-    foreign = remember(
-        data, "foreign", lambda: {i for i, row in enumerate(data.rows) if row.received and row.is_foreign}
-    )
+    rows = enumerate(data.rows)
+    foreign = remember(data, "foreign", lambda: {i for i, row in rows if row.received and row.is_foreign})
     return [i for i in keep if i not in foreign] if foreign else keep
 
 
@@ -294,9 +295,8 @@ def _choose_metrics(data: IndexTable, options: SummaryOptions, sort: Sequence[So
         return list(options.metrics)
     names = [name for name in data.metrics if name not in options.ignore]
     sorted_by = [key.name for key in sort if key.is_metric]
-    ranked = sorted(
-        names, key=lambda name: (sorted_by.index(name) if name in sorted_by else len(sorted_by), metric_priority(name))
-    )
+    first = [name for name in dict.fromkeys(sorted_by) if name in names]
+    ranked = first + sorted((name for name in names if name not in first), key=metric_priority)
     chosen = ranked[:MOST_METRICS] + [name for name in ranked[MOST_METRICS:] if name in options.show]
     return sorted(chosen, key=metric_priority) if options.is_page else chosen  # a page keeps the order of columns
 
@@ -346,9 +346,6 @@ def _run_columns(
     return columns
 
 
-_ENDED = tuple(state for state in State if state.is_over and state is not State.DONE)
-
-
 def _gather(data: IndexTable, field_name: str, order: Sequence[int]) -> list[Any]:
     """Return one field of these rows; many are read in the order of the table, which is twice as fast."""
     if _is_part(data, order):
@@ -363,9 +360,6 @@ def _reorder(values: Sequence[Any], order: Sequence[int]) -> list[Any]:
 def _is_part(data: IndexTable, order: Sequence[int]) -> bool:
     """Whether these rows are a small part of a large table, such as a page."""
     return len(order) * 4 < len(data.rows)
-
-
-_NUMBERS = {int, float, NoneType}
 
 
 def _rank_param(name: str, index: int, count: int, runs: Sequence[str], values: Sequence[Any]) -> int:
@@ -457,9 +451,8 @@ def _grouped(
     """Make one row of the runs that differ only in these parameters (a seed): mean ± sd of last and best values."""
     for key in (*sort, *pareto):
         if not key.is_metric and key.name in options.group_by:
-            raise UsageError(
-                f"cannot sort by {key.name!r}, which is grouped over", "sort by a metric or by another parameter"
-            )
+            text = f"cannot sort by {key.name!r}, which is grouped over"
+            raise UsageError(text, "sort by a metric or by another parameter")
     groups = build_groups(data, keep, options.group_by, options.ignore, options.states)
     front = find_pareto_groups(data, groups, pareto) if pareto else None
     if front is not None:

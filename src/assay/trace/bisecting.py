@@ -199,9 +199,8 @@ class Bisector:
         """Check that a run has a trace. A program that fails after its recorded steps is judged by these."""
         if not list_traces(entry.dir):
             logs = f"see what it printed: {show_command(['logs'], self._location, entry.spec.name)}"
-            raise NothingRecordedError(
-                f"side {side} is {entry.state}, nothing was recorded: {describe_nothing(entry.dir)}", logs
-            )
+            text = f"side {side} is {entry.state}, nothing was recorded: {describe_nothing(entry.dir)}"
+            raise NothingRecordedError(text, logs)
         return entry.dir
 
     def _build_spec(self, side: str, number: int, settings: TraceSettings, words: str) -> RunSpec:

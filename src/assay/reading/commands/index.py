@@ -176,9 +176,8 @@ def query(request: QueryRequest, console: Console) -> int:
     if request.as_json:
         console.write_json([dict(zip(names, row, strict=True)) for row in shown])
         return 0
-    is_number = [
-        all(isinstance(row[i], int | float | None) for row in shown) and bool(shown) for i in range(len(names))
-    ]
+    cells = list(zip(*shown, strict=True)) or [("",)] * len(names)  # without rows no column has numbers
+    is_number = [all(isinstance(cell, int | float | None) for cell in column) for column in cells]
     columns = [Column(name, "number" if number else "text") for name, number in zip(names, is_number, strict=True)]
     table = Table(tuple(columns), shown)
     if request.as_csv:
@@ -262,16 +261,13 @@ def ingest(request: IngestRequest, console: Console) -> int:
     if found is None:
         raise UsageError(f"found no runs in {request.path}", describe_known(["folders", "runs"]))
     if found.gives == "results":
-        command = build_command(("assay", "bench", "import"), [request.path])
-        raise UsageError(
-            f"{request.path} holds results of benchmarks, not runs: {found.title}", f"import it: {command}"
-        )
+        hint = f"import it: {build_command(('assay', 'bench', 'import'), [request.path])}"
+        raise UsageError(f"{request.path} holds results of benchmarks, not runs: {found.title}", hint)
     if found.gives == "runs":
         return _import(found, request, console)
     if request.study is not None or request.root is not None:
-        raise UsageError(
-            f"{request.path} holds {found.title}, which are read where they are", "leave out --study and --root"
-        )
+        text = f"{request.path} holds {found.title}, which are read where they are"
+        raise UsageError(text, "leave out --study and --root")
     return _add_folder(request.path, console)
 
 

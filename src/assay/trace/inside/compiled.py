@@ -7,6 +7,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+_inside: list[_Inside] = []
+
 
 def hide_from_dynamo(function: Any, *, is_deep: bool = True) -> None:
     """Make a function, and with `is_deep` all that it calls, invisible to the compiler and to its count of frames."""
@@ -90,9 +92,6 @@ class _Inside:
                 self._rows.forget(tensor)
                 self._rows.add(key, tensor)
                 self._rows.forget(tensor)
-
-
-_inside: list[_Inside] = []
 
 
 def watch_inside(rows: Any, names: Any, hooks: Any, guard: Any) -> Callable[[], None]:

@@ -231,9 +231,8 @@ class Recorder:
         self._groups += [describe_group(each) for each in optimiser.param_groups]
         for each in self._optimisers:
             self._list_parameters(each)  # gives a name to parameters that are in no module
-        self._add_weights(
-            [(each, *found) for *found, each in self._names.list_known() if self._hooks.is_wanted(found[0])]
-        )
+        known = self._names.list_known()
+        self._add_weights([(each, *found) for *found, each in known if self._hooks.is_wanted(found[0])])
 
     def _after_optimiser(self, optimiser: Any, _args: Any, _kwargs: Any) -> None:
         if self.is_active:

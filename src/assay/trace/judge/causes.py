@@ -57,9 +57,8 @@ def find_causes(a: Side, b: Side, pairs: Pairs) -> list[Cause]:
             what = f"{module}.{name}".strip(".")
             text = f"the ranks of {label} had the same {what} at first, and no longer after step {step}"
             found.append(Cause("ranks", step, what, f"{text}: the gradients were not reduced over the ranks", module))
-    return list(
-        {(each.kind, each.name, each.text.partition(" at step")[0]): each for each in reversed(found)}.values()
-    )[::-1]
+    firsts = {(each.kind, each.name, each.text.partition(" at step")[0]): each for each in reversed(found)}
+    return list(firsts.values())[::-1]
 
 
 def _find_groups(mine: list[dict[str, Any]], theirs: list[dict[str, Any]], step: int) -> Iterator[Cause]:

@@ -361,9 +361,8 @@ class Comparison:
         rows = self.a.rows[self.a.rows["point"] == self.compared.point[row.index]]
         value = self.b.rows["hash"][int(self.compared.b[row.index])]
         steps = rows["step"][rows["hash"] == value]
-        return (
-            f"A saw these data in step {int(steps[0])}: another order" if len(steps) else "other data, or another order"
-        )
+        order = "another order"
+        return f"A saw these data in step {int(steps[0])}: {order}" if len(steps) else f"other data, or {order}"
 
     # ---------------------------------------------------------------- the verdict
 

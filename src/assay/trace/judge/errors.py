@@ -26,6 +26,8 @@ EPSILONS = {"float64": 2**-52, "float32": 2**-23, "bfloat16": 2**-7, "float16": 
 EPSILONS |= {"complex64": 2**-23, "complex128": 2**-52, "float8_e4m3fn": 2**-3, "float8_e5m2": 2**-2}
 _FLOWING = ("input", "forward", "loss", "backward")  # phases of tensors whose size is that of the batch
 _CHUNK = 1 << 14
+_TINY = 1e-30  # the error if the bits differ, but not the sketches
+_UNDERFLOW = 1e-15  # below it squares are lost in float32: the norm of the sketch is used as well
 _COLUMNS = ("a", "b", "error", "noise", "step", "point", "other")
 
 
@@ -141,10 +143,6 @@ def _measure(a: Side, b: Side, lean_a: dict[str, Array], lean_b: dict[str, Array
     sums = np.abs(lean_a["sum"][na] - lean_b["sum"][nb]) / np.fmax(lean_a["count"][na], 1) ** 0.5
     error[by_norm] = np.fmax(norms, sums) / size
     return error
-
-
-_TINY = 1e-30  # the error if the bits differ, but not the sketches
-_UNDERFLOW = 1e-15  # below it squares are lost in float32: the norm of the sketch is used as well
 
 
 def _measure_sketches(a: Array, b: Array, ia: Array, ib: Array) -> Array:

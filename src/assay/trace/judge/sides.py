@@ -17,8 +17,6 @@ from assay.trace.records import Point, Trace, Weight
 
 _CHUNK = 1 << 15  # rows that are read at once
 LEAN = ("point", "step", "flags", "hash", "count", "nonfinite", "zeros", "sum", "sumsq")
-
-
 Key = tuple[str, str, str, int, str | None, int, int]  # phase, module, name, call, op, repeat, rank
 Shapes = Mapping[Key, tuple[int, ...]]
 
