@@ -58,8 +58,13 @@ def check_writable(location: StudyLocation, another: str = NATIVE.root_hint) -> 
     if not os.access(path, os.W_OK | os.X_OK, effective_ids=True):
         raise UsageError(f"the output root {location.root} cannot be written: no permission in {path}", hint)
     space = os.statvfs(path)
-    if not space.f_blocks and not _can_hold(path):  # as /proc; some that can hold files count no blocks either
-        raise UsageError(f"the file system under {path} cannot hold files", hint)
+    if not space.f_blocks:  # as /proc; some that can hold files count no blocks either
+        import tempfile
+
+        try:
+            os.rmdir(tempfile.mkdtemp(prefix=layout.TEMPORARY_PREFIX, dir=path))
+        except OSError:
+            raise UsageError(f"the file system under {path} cannot hold files", hint) from None
     has_room = not space.f_blocks or space.f_bavail * space.f_frsize >= _ROOM_BYTES
     if not has_room or (space.f_files and space.f_favail < _ROOM_FILES):
         raise InfrastructureError(f"the disk under {path} is full", f"free some space, or {hint}")
@@ -72,16 +77,6 @@ def nearest_parent(path: str) -> str:
     while not os.path.lexists(path):
         path = os.path.dirname(path)
     return path
-
-
-def _can_hold(path: str) -> bool:
-    import tempfile
-
-    try:
-        os.rmdir(tempfile.mkdtemp(prefix=layout.TEMPORARY_PREFIX, dir=path))
-    except OSError:
-        return False
-    return True
 
 
 def find_studies(root: str) -> Iterator[str]:

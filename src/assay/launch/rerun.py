@@ -129,10 +129,8 @@ def choose_rerun_farm(
     engine = _find_engine(statuses)
     farm = choose_farm(study, None, settings) if engine else None
     if engine and farm is None:
-        raise UsageError(
-            f"{study.name} ran on a farm ({engine}), and it is not known on which to run it again",
-            "name it: --on FARM; on this machine: --on local",
-        )
+        text = f"{study.name} ran on a farm ({engine}), and it is not known on which to run it again"
+        raise UsageError(text, "name it: --on FARM; on this machine: --on local")
     return farm
 
 

@@ -86,7 +86,11 @@ class DirBuilder:
     def _take(self, folder: str, file: str, dialect: str, code: CodePolicy, is_secret: bool) -> Snapshot:
         """Take a snapshot without the study's own file: a value added to it does not change the runs that are there.
         Study files of other tools are copied; a file with secrets is linked instead."""
-        tool = find_dialect(dialect)
+        tool, path = find_dialect(dialect), os.path.relpath(file, folder)
+        secret = self._prepared.settings.secrets.file_patterns
+        if is_secret and not tool.is_ours and not path.startswith(os.pardir):
+            # a pattern that matches only this file of the folder
+            secret = (*secret, re.sub(r"([*?\[])", r"[\1]", f"/{path}" if "/" in path else path.lower()))
         return take_snapshot(
             folder,
             self._store,
@@ -94,10 +98,7 @@ class DirBuilder:
             exclude=[self._prepared.location.root, *([file] if tool.is_ours else ())],
             guess=tool.guesses_code,
             link=code.link_ignored,
-            secret=(
-                *self._prepared.settings.secrets.file_patterns,
-                *(_name_pattern(file, folder) if is_secret and not tool.is_ours else ()),
-            ),
+            secret=secret,
         )
 
     def _pin_codes(self) -> dict[str, str]:
@@ -628,14 +629,6 @@ def _is_study_file(change: ChangedFile) -> bool:
         return False
     keys = {*_STUDY_KEYS, *(key for each in find_dialects() for key in each.keys | each.weak_keys)}
     return re.search(rf"(?m)^({'|'.join(map(re.escape, keys))}) *:", text) is not None
-
-
-def _name_pattern(file: str, folder: str) -> tuple[str, ...]:
-    """Return a pattern that matches only this file of the folder; none if the file is not in the folder."""
-    path = os.path.relpath(file, folder)
-    if path.startswith(os.pardir):
-        return ()
-    return (re.sub(r"([*?\[])", r"[\1]", f"/{path}" if "/" in path else path.lower()),)
 
 
 def _write_secrets(run_dir: str, spec: RunSpec) -> None:

@@ -75,10 +75,9 @@ def choose_slots(study: Study, asked: Sequence[str] | None, settings: Settings) 
         text = f"this machine has a GPU that cannot be used, so runs use the CPU: {why} ({hint})"
         return replace(_cpu_slots(study.resources, devices), warnings=(text,) if why is not None else ())
     reason = devices.reason or "CUDA_VISIBLE_DEVICES names none of this machine"
-    raise UsageError(
-        f"each run of {study.name} asks for {study.resources.gpus} GPU(s) and none was found: {reason}",
-        "name the GPUs yourself (--slots 0,1), or run on the CPU (--slots cpu:2, or resources: {gpus: 0})",
-    )
+    text = f"each run of {study.name} asks for {study.resources.gpus} GPU(s) and none was found: {reason}"
+    hint = "name the GPUs yourself (--slots 0,1), or run on the CPU (--slots cpu:2, or resources: {gpus: 0})"
+    raise UsageError(text, hint)
 
 
 def _find_missing(labels: Sequence[str], devices: Devices) -> tuple[str, ...]:

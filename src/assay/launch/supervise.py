@@ -308,10 +308,9 @@ class Supervisor:
         lease, most_s = self.settings.lease, self.settings.max_wait_s
         if self._leased_since is not None:
             if lease is not None and most_s is not None and not self.running and self.leased_s >= most_s:
-                self.problem = InfrastructureError(
-                    f"nothing was started within {most_s:g} s: {describe_lease(lease)}",
-                    "end that process, or set ASSAY_MAX_WAIT=4h to wait longer",
-                )
+                text = f"nothing was started within {most_s:g} s: {describe_lease(lease)}"
+                hint = "end that process, or set ASSAY_MAX_WAIT=4h to wait longer"
+                self.problem = InfrastructureError(text, hint)
             return
         if self.running or not (self.queue or self.count_left()) or self.pool is None:
             self._waiting_since = None
@@ -320,10 +319,9 @@ class Supervisor:
             self._waiting_since = time.monotonic()
         limit_s = self.queue[0][2].spec.timeout_s if self.settings.counts_wait and self.queue else None
         if limit_s is not None and self.waited_s >= limit_s:
-            self.problem = InfrastructureError(
-                f"no slot came free within the time limit of {limit_s:g} s: {describe_holders(self.pool)}",
-                "end what holds it, choose another slot (--slots), or allow more time (--timeout)",
-            )
+            text = f"no slot came free within the time limit of {limit_s:g} s: {describe_holders(self.pool)}"
+            hint = "end what holds it, choose another slot (--slots), or allow more time (--timeout)"
+            self.problem = InfrastructureError(text, hint)
 
     def _try(self, step: Callable[..., None], entry: Entry, *more: HeldSlot | None) -> None:
         try:
@@ -395,7 +393,8 @@ class Supervisor:
         self._put_running(entry, handle)
         self.observer.started(entry)
         self.settings.listen(Event("started", entry))
-        self._report_command_started(entry, next((name for name in entry.commands if name not in entry.skipped), None))
+        if (name := next((each for each in entry.commands if each not in entry.skipped), None)) is not None:
+            self._report(f"+{name}", Event("command_started", entry, name))
 
     def _choose_beginning(self, entry: Entry) -> None:
         """Let a failed or finished run that a user repeats start over; retried and interrupted ones continue."""
@@ -763,14 +762,12 @@ class Supervisor:
 
     # ------------------------------------------------------------ events of commands
 
-    def _report_command_started(self, entry: Entry, name: str | None) -> None:
-        if name and f"+{name}" not in entry.reported:
-            self._note_reported(entry, f"+{name}")
-            self.settings.listen(Event("command_started", entry, name))
-
-    def _note_reported(self, entry: Entry, what: str) -> None:
-        reported = entry.reported | {what}
-        entry.reported = self._shared.setdefault(reported, reported)
+    def _report(self, mark: str, event: Event) -> None:
+        """Report an event of a command once; `mark` is its name among those that were reported."""
+        if mark not in event.entry.reported:
+            reported = event.entry.reported | {mark}
+            event.entry.reported = self._shared.setdefault(reported, reported)
+            self.settings.listen(event)
 
     def _report_commands(self, entry: Entry) -> None:
         """Report the commands that began or ended since the last call, in order."""
@@ -778,12 +775,10 @@ class Supervisor:
         for name in entry.commands:
             if name in entry.skipped and name not in codes:
                 continue
-            self._report_command_started(entry, name)
+            self._report(f"+{name}", Event("command_started", entry, name))
             if name not in codes:
                 return
-            if f"-{name}" not in entry.reported:
-                self._note_reported(entry, f"-{name}")
-                self.settings.listen(Event("command_ended", entry, name, codes[name]))
+            self._report(f"-{name}", Event("command_ended", entry, name, codes[name]))
             if codes[name] != 0:
                 return
 

@@ -33,7 +33,6 @@ from assay.system.files import index_path
 from assay.values.document import Document, Facts, Section
 from assay.values.options import Group, Request, argument, json_option, option, root_option
 from assay.values.run import build_command
-from assay.values.study import MetricFile, Pattern
 from assay.values.table import Column, Table
 
 GROUP = Group(
@@ -201,8 +200,12 @@ def reparse(request: ReparseRequest, console: Console) -> int:
     With --file, its patterns replace those that the runs were made with, until the index is rebuilt.
     """
     (location,) = find_locations([request.study], request.root)
-    patterns = _load_patterns(request.file) if request.file else None
-    count = 0
+    study, count = load_study(request.file) if request.file else None, 0
+    if study is not None and not study.metrics:
+        hint = "describe them: metrics: {loss: 'loss ({number})'}"
+        if not find_dialect(study.dialect).is_ours:
+            hint = f"a file of {study.dialect} cannot describe metrics: give a native study file that does"
+        raise UsageError(f"{request.file} has no metrics", hint)
     with open_index_of([location]) as index:
         refresh_study(index, location, console)
         before = set(index.load_metric_names([location.name]))
@@ -211,7 +214,7 @@ def reparse(request: ReparseRequest, console: Console) -> int:
             if record is None:
                 console.warning(f"{run_dir} is damaged: {describe_damage(run_dir)}")
                 continue
-            spec = record.spec if patterns is None else replace(record.spec, patterns=patterns)
+            spec = record.spec if study is None else replace(record.spec, patterns=study.metrics)
             with index.batch():
                 index.forget_points(location.key(run_dir))
                 read_sources(index, location.key(run_dir), run_dir, spec)
@@ -224,16 +227,6 @@ def reparse(request: ReparseRequest, console: Console) -> int:
     metrics = ", ".join(after) or "no metrics"
     console.print(f"{location.name}: {render_count(count, 'run')} read again: {metrics}{changed}")
     return 0
-
-
-def _load_patterns(file: str) -> tuple[Pattern | MetricFile, ...]:
-    study = load_study(file)
-    if not study.metrics:
-        hint = "describe them: metrics: {loss: 'loss ({number})'}"
-        if not find_dialect(study.dialect).is_ours:
-            hint = f"a file of {study.dialect} cannot describe metrics: give a native study file that does"
-        raise UsageError(f"{file} has no metrics", hint)
-    return study.metrics
 
 
 class IngestRequest(Request):
