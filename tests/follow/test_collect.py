@@ -77,24 +77,19 @@ def test_a_line_counts_when_it_is_complete(index: SqliteIndex, run_dir: Path) ->
     assert list(index.load_series(KEY, "loss").steps) == [1, 2, 3]
 
 
-def test_lines_that_end_with_a_carriage_return(index: SqliteIndex, run_dir: Path) -> None:
-    """A progress bar rewrites one line for ever; it must not wait for a newline."""
-    say(run_dir, "loss 1.5\rloss 2.5\rloss 3")
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("loss 1.5\rloss 2.5\rloss 3", [1.5, 2.5]),  # a progress bar rewrites one line for ever
+        ("".join(f"step {i} loss {i}.5 {'x' * 30}\n" for i in range(READ_BYTES // 20)), None),
+        ("loss 1.5\n" + "x" * (READ_BYTES * 3) + "\nloss 2.5\n", [1.5, 2.5]),
+    ],
+    ids=["carriage returns", "larger than one read", "a line larger than one read"],
+)
+def test_logs_of_any_size(index: SqliteIndex, run_dir: Path, text: str, expected: list[float] | None) -> None:
+    say(run_dir, text)
     follow(index, run_dir).read(index)
-    assert losses(index) == [1.5, 2.5]
-
-
-def test_a_log_larger_than_one_read(index: SqliteIndex, run_dir: Path) -> None:
-    count = READ_BYTES // 40 * 2
-    say(run_dir, "".join(f"step {i} loss {i}.5 {'x' * 30}\n" for i in range(count)))
-    follow(index, run_dir).read(index)
-    assert losses(index) == [i + 0.5 for i in range(count)]
-
-
-def test_a_line_larger_than_one_read(index: SqliteIndex, run_dir: Path) -> None:
-    say(run_dir, "loss 1.5\n" + "x" * (READ_BYTES * 3) + "\nloss 2.5\n")
-    follow(index, run_dir).read(index)
-    assert losses(index) == [1.5, 2.5]
+    assert losses(index) == (expected or [i + 0.5 for i in range(READ_BYTES // 20)])
 
 
 @pytest.mark.timeout(60)

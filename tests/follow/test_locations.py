@@ -62,31 +62,19 @@ class TestRoot:
     def test_a_relative_flag_is_relative_to_here(self) -> None:
         assert choose_root("x/../y", None, self.nobody) == (os.path.join(os.getcwd(), "y"), True)
 
-    def test_a_study_lies_under_the_root(self) -> None:
-        location = StudyLocation("/root", "study")
-        assert (location.dir, location.key("/root/study/lr=1")) == ("/root/study", "study/lr=1")
-
 
 class TestWritable:
     def test_a_root_that_is_still_to_be_made(self, tmp_path: Path) -> None:
         check_writable(StudyLocation(str(tmp_path / "a" / "b"), "study"))
         assert list(tmp_path.iterdir()) == []
 
-    @pytest.mark.parametrize("inside", ["", "a/b"])
-    def test_a_file_in_the_way(self, tmp_path: Path, inside: str) -> None:
-        (tmp_path / "file").write_text("")
-        with pytest.raises(UsageError, match="file is not a directory"):
-            check_writable(StudyLocation(str(tmp_path / "file" / inside), "study"))
-
-    def test_a_study_that_is_a_file(self, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("root", [".", "study", "study/a/b", "link"])
+    def test_what_is_no_directory(self, tmp_path: Path, root: str) -> None:
+        """The study, the root, its parent and a link to nothing."""
         (tmp_path / "study").write_text("")
+        (tmp_path / "link").symlink_to(tmp_path / "gone")
         with pytest.raises(UsageError, match="is not a directory"):
-            check_writable(StudyLocation(str(tmp_path), "study"))
-
-    def test_a_link_to_nowhere(self, tmp_path: Path) -> None:
-        (tmp_path / "root").symlink_to(tmp_path / "gone")
-        with pytest.raises(UsageError, match="is not a directory"):
-            check_writable(StudyLocation(str(tmp_path / "root"), "study"))
+            check_writable(StudyLocation(str(tmp_path / root), "study"))
 
     def test_no_permission(self, forbidden_dir: Path) -> None:
         with pytest.raises(UsageError, match="no permission"):

@@ -42,13 +42,12 @@ def lease(path: str, **changes: object) -> JobHandle:
     return handle
 
 
-def test_a_run_that_was_never_started(tmp_path: Path) -> None:
-    assert load_status(make_run(tmp_path)).state is State.QUEUED
-
-
-def test_a_run_of_a_script(tmp_path: Path) -> None:
-    status = load_status(make_run(tmp_path, ()))
-    assert (status.state, status.attempt, status.handle) == (State.DONE, 0, None)
+@pytest.mark.parametrize(("commands", "state"), [(("train",), State.QUEUED), ((), State.DONE)])
+def test_a_run_without_attempts_is_queued_or_of_a_script(
+    tmp_path: Path, commands: tuple[str, ...], state: State
+) -> None:
+    status = load_status(make_run(tmp_path, commands))
+    assert (status.state, status.attempt, status.handle) == (state, 0, None)
 
 
 def test_a_live_process(tmp_path: Path) -> None:

@@ -471,18 +471,6 @@ def test_a_stop_between_the_lease_and_the_gate_starts_nothing(tmp_path: Path, mo
     assert not (tmp_path / "study/a/up").exists()
 
 
-def test_a_run_whose_directory_was_removed_is_lost_and_holds_no_slot(tmp_path: Path) -> None:
-    entry = build_entry(tmp_path, "a", 'touch "$ASSAY_RUN_DIR/up"; while [ -e "$ASSAY_RUN_DIR" ]; do sleep 0.02; done')
-
-    def listen(event: Event) -> None:
-        if event.kind == "started":
-            until((tmp_path / "study/a/up").exists, "it runs")
-            shutil.rmtree(entry.dir)
-
-    supervise([entry], listen=listen)
-    assert (entry.state, entry.is_here, entry.has_slot) == (State.LOST, False, False)
-
-
 def test_events_come_in_order(tmp_path: Path) -> None:
     spec = RunSpec("x", "x", {}, (Command("train", "true"), Command("test", "exit 2")))
     told: list[str] = []

@@ -77,14 +77,7 @@ def run(request: TraceRunRequest, console: Console) -> int:
     that only infers it is a call of the outermost module.
     """
     from assay.launch.api import RunHooks
-    from assay.trace.recording import (
-        PROOF,
-        TraceStep,
-        check_target,
-        describe_nothing,
-        judge_proof,
-        record_program,
-    )
+    from assay.trace.recording import PROOF, TraceStep, check_target, describe_nothing, judge_proof, record_program
     from assay.trace.records import TRACE_DIR, list_traces, load_trace
 
     if request.output:

@@ -118,11 +118,6 @@ def test_what_cannot_be_weighed(cli, names: str, message: str) -> None:
     assert message in result.err
 
 
-def test_a_table_by_time(cli) -> None:
-    seconds = [row["seconds"] for row in json.loads(cli("sum", "fit", "--sort", "time:max", "--json").out)]
-    assert seconds == sorted(seconds, reverse=True)
-
-
 @pytest.mark.needs(plots=True)
 def test_curves_as_json(cli) -> None:
     result = cli("plot", "fit", "-m", "loss", "--json")
