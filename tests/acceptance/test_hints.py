@@ -6,7 +6,6 @@ import os
 import re
 import shlex
 import signal
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,10 +32,6 @@ def hints(said: Said) -> list[str]:
     found = re.findall(r"^(?:next: |      )(assay .*)$", said.out + said.err, re.MULTILINE)
     assert found, said.err
     return found
-
-
-def paste(command: str) -> subprocess.CompletedProcess[str]:
-    return call_shell(command)
 
 
 def run_dirs(user: UserFolder) -> set[str]:
@@ -176,14 +171,9 @@ def test_a_detached_study(user: UserFolder) -> None:
     with user.beside("run", "--detach", "--", "-x.yml") as program:
         out, _ = program.communicate(timeout=60)
     ls, stop = hints(Said(0, out, ""))
-    assert "running" in paste(ls).stdout
-    assert paste(stop).returncode == 0
-    assert "stopped" in paste(ls).stdout
-
-
-def has_file(folder: Path, name: str) -> bool:
-    """Also while folders come and go: `rglob` raises where one has gone."""
-    return any(name in names for _, _, names in os.walk(folder))
+    assert "running" in call_shell(ls).stdout
+    assert call_shell(stop).returncode == 0
+    assert "stopped" in call_shell(ls).stdout
 
 
 @pytest.mark.needs(compat=True)
@@ -198,7 +188,8 @@ def test_an_interrupted_study_is_continued(user: UserFolder, call: list[str]) ->
     user.write("train.py", f"# bash\n[ -e {user.folder}/GO ] || sleep 100\n")
     with user.beside(*call) as program:
         deadline = time.monotonic() + 60
-        while not has_file(user.folder, "lease.1") and time.monotonic() < deadline:
+        # `rglob` raises where a folder has gone
+        while not any("lease.1" in names for *_, names in os.walk(user.folder)) and time.monotonic() < deadline:
             time.sleep(0.02)
         program.send_signal(signal.SIGINT)
         _, err = program.communicate(timeout=60)
@@ -206,7 +197,7 @@ def test_an_interrupted_study_is_continued(user: UserFolder, call: list[str]) ->
     (advice,) = re.findall(r"continue with: (assay .*)$", err, re.MULTILINE)
     before = run_dirs(user)
     (user.folder / "GO").touch()
-    done = paste(advice)
+    done = call_shell(advice)
     assert done.returncode == 0, done.stderr
     assert before <= run_dirs(user)
     assert len(run_dirs(user)) == 3, "it was continued, not started again elsewhere"

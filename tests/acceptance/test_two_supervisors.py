@@ -47,19 +47,11 @@ def begun(shop: StudyProcesses) -> list[str]:
         return []
 
 
-def is_up(shop: StudyProcesses, run: str) -> bool:
-    return (shop.dir(run) / "up").exists()
-
-
 def start_on(shop: StudyProcesses, slot: str, run: str) -> ForkedProcess:
     """A supervisor whose only slot is taken by this run."""
     program = shop.start("--plain", "--slots", slot)
-    until(lambda: is_up(shop, run), f"{run} began")
+    until((shop.dir(run) / "up").exists, f"{run} began")
     return program
-
-
-def owner(shop: StudyProcesses, run: str, attempt: int = 1) -> int:
-    return int(load_json(shop.dir(run) / f"lease.{attempt}")["supervisor_pid"])
 
 
 def test_they_share_the_work(shop: StudyProcesses) -> None:
@@ -69,7 +61,8 @@ def test_they_share_the_work(shop: StudyProcesses) -> None:
     (shop.base / "all").touch()
     assert [first.wait(60), second.wait(60)] == [0, 0]
     assert sorted(begun(shop)) == sorted(f"n={n}" for n in range(16))
-    assert {owner(shop, run) for run in shop.run_dirs()} == {first.pid, second.pid}
+    owners = {load_json(shop.dir(run) / "lease.1")["supervisor_pid"] for run in shop.run_dirs()}
+    assert owners == {first.pid, second.pid}
     assert all(shop.states(run) == [State.DONE] for run in shop.run_dirs())
 
 

@@ -100,23 +100,14 @@ def test_damaged_and_missing_files(tmp_path: Path) -> None:
         load_status(str(tmp_path / "nowhere"))
 
 
-def test_supervisors_that_live_here(tmp_path: Path) -> None:
-    path = make_run(tmp_path)
-    parent = os.getppid()
-    start = processes.process_start(parent)
-    lease(path, supervisor_pid=parent, supervisor_start=start)
-    (found,) = find_supervisors([path])
-    assert (found.pid, found.is_alive) == (parent, True)
-
-
 @pytest.mark.parametrize(
-    "change", [{"supervisor_start": 1}, {"host": "elsewhere"}, {"boot": "earlier"}, {"supervisor_pid": 0}]
+    "change", [{}, {"supervisor_start": 1}, {"host": "elsewhere"}, {"boot": "earlier"}, {"supervisor_pid": 0}]
 )
-def test_supervisors_that_do_not(tmp_path: Path, change: dict[str, object]) -> None:
+def test_supervisors_that_live_here(tmp_path: Path, change: dict[str, object]) -> None:
     path = make_run(tmp_path)
     parent = os.getppid()
     lease(path, **{"supervisor_pid": parent, "supervisor_start": processes.process_start(parent)} | change)
-    assert find_supervisors([path]) == []
+    assert [(each.pid, each.is_alive) for each in find_supervisors([path])] == ([] if change else [(parent, True)])
 
 
 def test_an_unreadable_lease_is_a_dead_attempt(tmp_path: Path) -> None:

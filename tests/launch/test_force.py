@@ -208,21 +208,17 @@ def test_a_dry_run_shows_what_an_interrupted_force_has_left(shop: StudyProcesses
 def test_an_interrupted_rerun_is_continued_and_another_choice_of_runs_is_not(shop: StudyProcesses) -> None:
     finish_once(shop)
     names = [f"study/n={n}" for n in (1, 2, 3)]
-    interrupt_rerun(shop, names)
+    words = [sys.executable, "-m", "assay", "rerun", *names, "--root", str(shop.root), "--slots", "0", "--quiet"]
+    program = subprocess.Popen(words, cwd=shop.source, env=shop.env, stdin=subprocess.DEVNULL, text=True)
+    shop.started.append(program)
+    until((shop.dir("n=2") / "up").exists, "the second run is repeated")
+    assert shop.end(program, signal.SIGINT) == 130
     (shop.base / "go").touch()
     assert shop.call("rerun", *names, "--root", str(shop.root), "--slots", "0").code == 0
     assert states(shop) == [[D, D], [D, S, D], [D, D]]
     assert passes(shop) == []
     assert shop.call("rerun", names[0], "--root", str(shop.root), "--slots", "0").code == 0
     assert shop.states("n=1") == [D, D, D]
-
-
-def interrupt_rerun(shop: StudyProcesses, names: list[str]) -> None:
-    words = [sys.executable, "-m", "assay", "rerun", *names, "--root", str(shop.root), "--slots", "0", "--quiet"]
-    program = subprocess.Popen(words, cwd=shop.source, env=shop.env, stdin=subprocess.DEVNULL, text=True)
-    shop.started.append(program)
-    until((shop.dir("n=2") / "up").exists, "the second run is repeated")
-    assert shop.end(program, signal.SIGINT) == 130
 
 
 # ---------------------------------------------------------------- the file

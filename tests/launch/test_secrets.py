@@ -84,14 +84,6 @@ def find_run(bench: Bench) -> Path:
     return found
 
 
-def hashes(*values: str) -> list[str]:
-    return [hashlib.sha256(value.encode()).hexdigest() for value in values]
-
-
-def check_printed(text: str) -> None:
-    assert [name for name, value in PLANTED.items() if value in text] == []
-
-
 @pytest.mark.needs(plots=True)
 def test_planted_secrets_reach_the_program_and_nothing_that_is_written_or_printed(
     planted: Bench, cli: Cli, monkeypatch: pytest.MonkeyPatch
@@ -113,7 +105,8 @@ def test_planted_secrets_reach_the_program_and_nothing_that_is_written_or_printe
         result = cli(*words)
         assert result.code in (0, 1, 3), (words, result.err)
         printed.append(result.out + result.err)
-    check_printed("".join(printed) + " ".join(keys))
+    text = "".join(printed) + " ".join(keys)
+    assert [name for name, value in PLANTED.items() if value in text] == []
 
     found = find_planted(planted.folder.parent)
     kept = {str(path.relative_to(planted.folder.parent)) for path in planted.root.glob("s/.assay/files/*.yml")}
@@ -123,7 +116,10 @@ def test_planted_secrets_reach_the_program_and_nothing_that_is_written_or_printe
         assert (planted.folder.parent / path).stat().st_mode & 0o777 == 0o600
     common = [PLANTED["env"], PLANTED["number"], PLANTED["assigned"]]
     flag = ["--token", PLANTED["flag"], PLANTED["form"], f"https://bob:{PLANTED['url']}@host/x", "0.1"]
-    expected = sorted(hashes(*common, PLANTED[name], *flag) * 2 for name in ("param_a", "param_b"))
+    expected = sorted(
+        [hashlib.sha256(value.encode()).hexdigest() for value in (*common, PLANTED[name], *flag)] * 2
+        for name in ("param_a", "param_b")
+    )
     assert sorted((planted.root / key / "seen").read_text().split() for key in keys) == expected
 
 

@@ -14,7 +14,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.fork_server import ForkedProcess
 from tests.study_processes import StudyProcesses, load_json, until
 
 from assay.errors import InfrastructureError
@@ -128,17 +127,13 @@ def test_retry_stopped(shop: StudyProcesses) -> None:
 # ---------------------------------------------------------------- ended by a rule
 
 
-def prune_by_hand(shop: StudyProcesses, program: ForkedProcess) -> None:
-    """Leave what a supervisor leaves that has decided to end the run, and is killed before it can."""
+def test_what_a_dead_supervisor_had_decided_to_end_is_ended_by_the_next(shop: StudyProcesses) -> None:
+    write_study(shop, 'touch "$dir/up"; [ $n -gt 1 ] || { (setsid sleep 1000 &); sleep 1000; }', "retries: 2\n")
+    program = shop.start("--plain", "--slots", "0")
     until((shop.dir(RUN) / "up").exists, "it runs")
     shop.end(program, signal.SIGKILL)
     stop = {"who": "a rule", "why": "asha rung 3, 41st of 60", "kind": "rule", "at": time.time()}
     (shop.dir(RUN) / "stop.1").write_text(json.dumps(stop))
-
-
-def test_what_a_dead_supervisor_had_decided_to_end_is_ended_by_the_next(shop: StudyProcesses) -> None:
-    write_study(shop, 'touch "$dir/up"; [ $n -gt 1 ] || { (setsid sleep 1000 &); sleep 1000; }', "retries: 2\n")
-    prune_by_hand(shop, shop.start("--plain", "--slots", "0"))
     assert shop.processes()
     ended = shop.run("--slots", "0", "--plain")
     assert (ended.code, shop.states(RUN), shop.processes()) == (0, [State.PRUNED], {})

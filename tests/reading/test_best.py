@@ -146,8 +146,6 @@ def test_what_is_not_known_is_refused() -> None:
         choose(table([0.1]), "los")
     with pytest.raises(NotFoundError, match="no metric named 'lr'"):
         choose(table([0.1]), "lr")
-    with pytest.raises(UsageError, match="bad direction"):
-        choose(table([0.1]), "loss:up")
     with pytest.raises(NotFoundError, match="no parameter named 'sed'"):
         choose(table([0.1]), None, "sed")
     with pytest.raises(UsageError, match="no run has a metric"):

@@ -141,7 +141,13 @@ def refresh_run(index: Index, location: StudyLocation, change: FolderChange, *, 
     if change.known_at is not None and change.known_at != record.created_at:  # of a removed directory
         index.forget_points(key)
     try:
-        if stores_points or not change.is_new or not row.state.is_over or not _summarise(index, key, path, record.spec):
+        found = Summaries()
+        is_brief = change.is_new and row.state.is_over and not stores_points
+        if is_brief:
+            read_sources(found, key, path, record.spec)
+        if is_brief and not found.is_broken:  # no file was replaced during the read
+            index.add_summaries(key, found.states, found.carry())
+        else:
             read_sources(index, key, path, record.spec, final=row.state.is_over)
     except (AssayError, OSError):  # the run is listed nevertheless, and read again by the next reader
         index.put_runs([row._replace(stamp=UNREAD)])
@@ -152,15 +158,6 @@ def refresh_run(index: Index, location: StudyLocation, change: FolderChange, *, 
 def _load_marks(change: FolderChange) -> Marks:
     has_none = change.names is not None and layout.TAGS_FILE not in change.names
     return NO_MARKS if has_none else load_marks(find_tags_file(change.path))
-
-
-def _summarise(index: Index, key: str, path: str, spec: RunSpec) -> bool:
-    """Store the summaries of a run's metrics without points; return False if a file was replaced during the read."""
-    found = Summaries()
-    read_sources(found, key, path, spec)
-    if not found.is_broken:
-        index.add_summaries(key, found.states, found.carry())
-    return not found.is_broken
 
 
 # ---------------------------------------------------------------- damaged runs
