@@ -81,8 +81,6 @@ class RunRules:
         """Return the listener for the runs' events; a dialect may wrap it to update the tool's own files."""
         return listen
 
-    # ------------------------------------------------------------ `assay rerun RUN NAME=VALUE`
-
     def load_params(self, record: RunRecord) -> dict[str, Any]:
         """Return the parameters of a run that is to be varied, as its file would give them."""
         return dict(record.spec.params)

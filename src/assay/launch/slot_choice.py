@@ -126,9 +126,6 @@ def _gpu_slots(resources: Resources, gpus: Sequence[Gpu], devices: Devices) -> S
     return Slots(tuple(labels) * resources.runs_per_gpu, devices, HasMemory(devices, needed), env)
 
 
-# ---------------------------------------------------------------- waiting for one
-
-
 def describe_holders(pool: SlotPool) -> str:
     """Describe the run (with folder and process, perhaps of another root) or program that holds each slot."""
     found, shown = pool.holders(), []

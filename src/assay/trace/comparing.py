@@ -70,9 +70,6 @@ def _load_ranks(folders: Sequence[str]) -> tuple[Trace, ...]:
     return tuple(ranks[rank] for rank in sorted(ranks))
 
 
-# ---------------------------------------------------------------- comparing
-
-
 def compare(a: Traces, b: Traces, names: str | None = None) -> Comparison:
     """Compare traces. `names`: a file of lines `NAME-IN-A = NAME-IN-B` of known names; `*` stands for the same text."""
     mine, theirs = build_sides(a.ranks, b.ranks)

@@ -193,8 +193,6 @@ class Rows:
     def append_line(self, name: str, facts: dict[str, Any]) -> None:
         self._open_files().append_lines(name, [facts])
 
-    # ------------------------------------------------------------ to the files
-
     def end_step(self, facts: dict[str, Any]) -> None:
         """Start the copy of this step's digests, and write those of the step before."""
         self.flush()

@@ -12,6 +12,7 @@ from assay.system.fast_dataclasses import dataclass
 Call = Mapping[str, Any]  # one line of `calls.jsonl`
 Kind = Literal["op", "argument", "input", "result", "random"]
 _MOST = 60  # characters of an argument
+_NEARER = 4.0  # a side is better if it is so many times as near to float64 as the other one
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,11 +115,6 @@ def _build_key(value: Any) -> str:
     if isinstance(value, dict) and "hash" in value:
         return f"{value['dtype']}{value['shape']}{value['hash']}"
     return "device" if isinstance(value, dict) and "device" in value else json.dumps(value)
-
-
-# ---------------------------------------------------------------- the opinion of float64
-
-_NEARER = 4.0  # a side is better if it is so many times as near to float64 as the other one
 
 
 @dataclass(frozen=True, slots=True)

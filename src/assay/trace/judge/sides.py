@@ -127,9 +127,6 @@ def release(rows: Array) -> None:
         base.madvise(mmap.MADV_DONTNEED)
 
 
-# ---------------------------------------------------------------- sums over the ranks
-
-
 def combine_ranks(ranks: Sequence[Trace], shapes: Shapes = {}) -> Side:  # noqa: B006 it is not changed
     """Add up the ranks. `shapes`: of the other side."""
     if len(ranks) == 1:
