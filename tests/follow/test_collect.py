@@ -351,31 +351,22 @@ class Broken(SqliteIndex):
         return super()._write(buffer)
 
 
-def test_a_broken_index_stops_nothing_and_is_reported(tmp_path: Path, run_dir: Path) -> None:
+@pytest.mark.parametrize("recovers", [False, True])
+def test_a_broken_index_stops_nothing_and_is_reported(tmp_path: Path, run_dir: Path, recovers: bool) -> None:
+    """One that recovers has everything."""
     with closing_quietly(Broken(tmp_path / "index.sqlite3")) as index:
         collector, entry = build_collector(index, run_dir), build_entry(run_dir)
         say(run_dir, "loss 1.5\n")
         collector.started(entry)
         collector.tick([entry], time.time() + 2)
+        index.is_broken = not recovers
+        say(run_dir, "loss 2.5\n")
         collector.ended(entry)
         collector.flush()
-        assert collector.failure is not None
-        assert "disk is full; the runs themselves are complete" in collector.failure
-
-
-def test_an_index_that_recovers_has_everything(tmp_path: Path, run_dir: Path) -> None:
-    index = Broken(tmp_path / "index.sqlite3")
-    collector, entry = build_collector(index, run_dir), build_entry(run_dir)
-    say(run_dir, "loss 1.5\n")
-    collector.started(entry)
-    collector.tick([entry], time.time() + 2)
-    index.is_broken = False
-    say(run_dir, "loss 2.5\n")
-    collector.ended(entry)
-    collector.flush()
-    assert collector.failure is None
-    assert losses(index) == [1.5, 2.5]
-    index.close()
+        if recovers:
+            assert (collector.failure, losses(index)) == (None, [1.5, 2.5])
+        else:
+            assert "disk is full; the runs themselves are complete" in str(collector.failure)
 
 
 def test_metrics_are_read_although_the_clock_went_back(index: SqliteIndex, run_dir: Path) -> None:

@@ -217,21 +217,12 @@ class Summaries:
         return Cursor(0, self.states.get(source, {}))
 
     def add_columns(
-        self,
-        _key: str,
-        source: str,
-        cursor: Cursor,
-        columns: Mapping[str, Any],
-        *,
-        expected_offset: int,
-        counts: Counts | None = None,
+        self, _key: str, source: str, cursor: Cursor, columns: Mapping[str, Any], **_for_others: object
     ) -> bool:
-        del expected_offset, counts  # no other reader uses it
+        """`_for_others`: what an index needs because of other readers, which there are none here."""
         self.states[source] = cursor.state
         for metric, column in columns.items():
-            if metric not in self.tallies:
-                self.tallies[metric] = Tally()
-            self.tallies[metric].extend(*column)
+            self.tallies.setdefault(metric, Tally()).extend(*column)
         return True
 
     def forget_points(self, _key: str, _source: str | None = None) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import cast
 
 from assay.errors import AssayError, InfrastructureError, UsageError
 from assay.follow.locations import StudyLocation
@@ -23,7 +22,18 @@ def open_index(
 ) -> Index:
     """Open the index of a root. `is_needed=False`: if a server cannot be used, warn and use an index in memory, since
     the run directories are what counts. `renew`: replace an index of another format on a server too."""
-    index = _open(root, warn, is_needed, renew)
+    index: Index
+    try:
+        if address := find_address():
+            open_shared = require_function("index.open_shared", "an index on a server")
+            index = open_shared(address, root, renew=renew)
+        else:
+            index = sqlite.open_index(root, warn)
+    except InfrastructureError as error:
+        if is_needed or not address:
+            raise
+        warn(f"{error.message}; the runs are not in it until a later command reads them")
+        index = sqlite.SqliteIndex(":memory:", os.path.realpath(root))
 
     def store_points(key: str) -> None:
         from assay.follow import refresh  # not loaded for a table that has not changed
@@ -41,20 +51,6 @@ def open_index_of(locations: Sequence[StudyLocation]) -> Index:
         text = f"these studies are under different roots: {', '.join(sorted(roots))}"
         raise UsageError(text, "take them one after another")
     return open_index(roots.pop(), Console().warning)
-
-
-def _open(root: str | os.PathLike[str], warn: Notify, is_needed: bool, renew: bool) -> Index:
-    address = find_address()
-    if not address:
-        return sqlite.open_index(root, warn)
-    open_shared = require_function("index.open_shared", "an index on a server")
-    try:
-        return cast("Index", open_shared(address, root, renew=renew))
-    except InfrastructureError as error:
-        if is_needed:
-            raise
-        warn(f"{error.message}; the runs are not in it until a later command reads them")
-        return sqlite.SqliteIndex(":memory:", os.path.realpath(root))
 
 
 def find_address() -> str:

@@ -216,7 +216,7 @@ def _run_planned(prepared: Prepared, hooks: RunHooks, slots: Slots) -> Report:
             run_directory.write_plan(prepared.location.dir, planned, prepared.plan_key)
     builder = DirBuilder(prepared, hooks.console.error)
     for line in (*slots.warnings, *builder.describe_size()):
-        _warn(hooks, line)
+        hooks.console.message(f"warning: {line}")
     with closing_quietly(open_index(prepared.location.root, hooks.console.warning, is_needed=False)) as index:
         collector = Collector(index, prepared.location, slots.devices, hooks.echo)
         repairs = builder.repair(prepared.plan.runs)
@@ -236,10 +236,6 @@ def _run_planned(prepared: Prepared, hooks: RunHooks, slots: Slots) -> Report:
         _end_plan(prepared, supervisor.entries)
         notes = [*repairs, *builder.notes, *([collector.failure] if collector.failure else [])]
         return _build_report(prepared, supervisor, builder, steps, index, notes)
-
-
-def _warn(hooks: RunHooks, line: str) -> None:
-    hooks.console.message(f"warning: {line}")
 
 
 def _end_plan(prepared: Prepared, entries: Sequence[Entry]) -> None:
@@ -287,7 +283,7 @@ def _build_loop(
         remake=builder.remake_entry,
         listen=find_rules(prepared.study.dialect).listen(prepared, _suppress_lost_output(hooks.listen)),
         draw=_build_draw(builder, _suppress_lost_output(hooks.draw), hooks.console),
-        warn=partial(_warn, hooks),
+        warn=lambda line: hooks.console.message(f"warning: {line}"),
         env=env if prepared.farm is None else {layout.ENV_PYTHON: sys.executable},
         grace_s=prepared.options.grace_s,
         keeps_slots=hooks.slots_name is not None,

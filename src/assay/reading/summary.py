@@ -322,7 +322,8 @@ def _run_columns(
         columns.append((Column("state", "state"), list(map(str, states))))
     for index, name in enumerate(params):
         is_part = _is_part(data, order)
-        cells = [data.rows[i].params.get(name) for i in order] if is_part else _reorder(list_param(data, name), order)
+        every = [] if is_part else list_param(data, name)
+        cells = [data.rows[i].params.get(name) for i in order] if is_part else list(map(every.__getitem__, order))
         kind: Kind = "text" if has(f"text {name}", not _NUMBERS.issuperset(map(type, cells))) else "number"
         rank = _rank_param(name, index, len(params), runs, cells)
         columns.append((Column(name, kind, digits=None, rank=rank, role="parameter"), cells))
@@ -350,11 +351,7 @@ def _gather(data: IndexTable, field_name: str, order: Sequence[int]) -> list[Any
     """Return one field of these rows; many are read in the order of the table, which is twice as fast."""
     if _is_part(data, order):
         return [getattr(data.rows[i], field_name) for i in order]
-    return _reorder(list(map(attrgetter(field_name), data.rows)), order)
-
-
-def _reorder(values: Sequence[Any], order: Sequence[int]) -> list[Any]:
-    return list(map(values.__getitem__, order))
+    return list(map(list(map(attrgetter(field_name), data.rows)).__getitem__, order))
 
 
 def _is_part(data: IndexTable, order: Sequence[int]) -> bool:

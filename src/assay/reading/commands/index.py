@@ -271,12 +271,8 @@ def _import(importer: Importer, request: IngestRequest, console: Console) -> int
     for note in counts.notes:
         console.message(note)
     if counts.here:
-        one = (
-            "1 run was exported from here, and is"
-            if counts.here == 1
-            else f"{counts.here} runs were exported from here, and are"
-        )
-        console.print(f"{one} here already, under {show_near(root)}; left out")
+        own = render_count(counts.here, "run was exported from here, and is", "runs were exported from here, and are")
+        console.print(f"{own} here already, under {show_near(root)}; left out")
     if not counts.locations:
         return 0
     runs = render_count(counts.new + counts.updated + counts.unchanged, "run")

@@ -51,6 +51,7 @@ class Recorder:
         self._optimisers: weakref.WeakSet[Any] = weakref.WeakSet()
         self._idle: weakref.WeakSet[Any] = weakref.WeakSet()  # optimisers that never step
         self._stepped: set[int] = set()
+        self._last_stepped = 0
         self._groups: list[dict[str, Any]] = []
         self._random = ""
         self._has_weights, self._is_whole = False, True
@@ -258,8 +259,6 @@ class Recorder:
             self._before_optimiser(optimiser, (), {})
             self._count_step(optimiser, skipped=True)
         self._last_stepped = 0
-
-    _last_stepped = 0
 
     def _count_step(self, optimiser: Any, *, skipped: bool | None) -> None:
         """Count a step: it ends when each optimiser that ever steps has stepped."""

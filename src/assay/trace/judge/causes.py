@@ -94,9 +94,8 @@ def _show(value: Any) -> str:
 
 
 def _find_weights(a: Side, b: Side, pairs: Pairs, step: int) -> Iterator[Cause]:
-    """Find parameters that differ before the first traced step; if that is not step 1, they may have been trained
-    apart, within noise."""
-    if step > 1:
+    """Find parameters that differ before the first traced step."""
+    if step > 1:  # they may have been trained apart, within noise
         return
     theirs = {(each.module, each.name): each for each in b.weights}
     names = {

@@ -56,8 +56,7 @@ class Coverage:
 
 @dataclass(frozen=True, slots=True)
 class First:
-    """The beginning of the difference. `inside`: the module whose code, before this point, is suspect as well, because
-    not all of its inputs were recorded."""
+    """The beginning of the difference. `inside`: a module whose code before it is suspect too, for lack of inputs."""
 
     kind: str  # module, gradient, optimiser, input, flag, group, random, weights, ranks, missing, nonfinite
     step: int
@@ -90,8 +89,7 @@ def judge_traces(
 
 
 class Comparison:
-    """Two sides, their compared rows, and what began the difference. A row is identified by its position among the
-    compared rows."""
+    """Two sides, their compared rows, and what began the difference. A row is its position among the compared ones."""
 
     def __init__(self, a: Side, b: Side, pairs: Pairs, compared: Compared, has_noise: bool) -> None:
         self.a, self.b, self.pairs, self.compared, self.has_noise = a, b, pairs, compared, has_noise

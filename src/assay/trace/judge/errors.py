@@ -80,7 +80,9 @@ def compare_rows(
     error = _measure(a, b, lean_a, lean_b, ia, ib)
     noise = _measure_noise(a, lean_a, noise_a)[ia]
     noise = np.fmax(noise, _measure_noise(b, lean_b, noise_b)[ib])
-    units = np.fmax(_list_units(a)[lean_a["point"][ia]], _list_units(b)[lean_b["point"][ib]])
+    # a unit in the last place of each point's type; 0 for whole numbers
+    unit_a, unit_b = (np.array([EPSILONS.get(each.dtype, 0.0) for each in side.points] or [0.0]) for side in (a, b))
+    units = np.fmax(unit_a[lean_a["point"][ia]], unit_b[lean_b["point"][ib]])
     if noise_a or noise_b:
         points = lean_a["point"][ia], lean_b["point"][ib]
         mine, theirs = (np.array([point.dtype in _SHORT for point in side.points], bool) for side in (a, b))
@@ -164,11 +166,6 @@ def _measure_noise(side: Side, lean: dict[str, Array], perturbed: Sequence[tuple
         ia, ib = match_rows(lean, theirs, pairs)
         noise[ia] = np.fmax(noise[ia], _measure(side, other, lean, theirs, ia, ib))
     return np.nan_to_num(noise, nan=0.0, posinf=0.0)
-
-
-def _list_units(side: Side) -> Array:
-    """Return one unit in the last place of each point's type; 0 for whole numbers."""
-    return np.array([EPSILONS.get(point.dtype, 0.0) for point in side.points] or [0.0])
 
 
 def _add_rounding(a: Side, noise: Array, units: Array, points: Array, short: Array) -> Array:

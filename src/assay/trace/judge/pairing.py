@@ -120,8 +120,7 @@ def translate_names(known: Iterable[str], names: Sequence[tuple[str, str]]) -> d
 
 
 def _find_unique(side: Side, points: Sequence[int]) -> dict[tuple[str, int, int], int]:
-    """Return phase, step and hash of each point's first row, if no other point has the same hash; a row of zeros does
-    not count."""
+    """Return phase, step and hash of each point's first row, if no other has the same hash and it is not all zeros."""
     lean = load_lean(side.rows)
     _, first = np.unique(lean["point"], return_index=True)
     wanted = np.isin(lean["point"][first], points) & (lean["zeros"][first] < lean["count"][first]) & side.exact[first]
