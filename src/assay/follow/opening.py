@@ -73,15 +73,13 @@ def _may_have_settings(folder: str) -> bool:
         return True
     while True:
         own, shared = os.path.join(folder, "assay.toml"), os.path.join(folder, "pyproject.toml")
-        if os.path.exists(own) or _names_assay(shared):
+        try:
+            if os.path.exists(own) or "assay" in read_text(shared):
+                return True
+        except (FileNotFoundError, NotADirectoryError):
+            pass
+        except OSError:
             return True
         folder, before = os.path.dirname(folder), folder
         if folder == before:
             return False
-
-
-def _names_assay(path: str) -> bool:
-    try:
-        return "assay" in read_text(path)
-    except OSError as error:
-        return not isinstance(error, FileNotFoundError | NotADirectoryError)

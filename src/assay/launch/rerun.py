@@ -159,37 +159,28 @@ def prepare_variations(runs: Sequence[FoundRun], change: RunOptions) -> list[Pre
     `old_code` the parent's code is kept even if the parent failed."""
     found = load_repeatable(runs)
     settings = load_settings(os.getcwd(), os.environ)
-    groups: dict[tuple[object, ...], list[tuple[Study, Plan, dict[str, Origin]]]] = {}
+    groups: dict[tuple[StudyLocation, str, str, CodePolicy], list[tuple[Study, Plan, dict[str, Origin]]]] = {}
     for run, status in found:
         study, plan, origins = _vary(run, status, change, settings)
         key = (run.location, study.text, study.folder, study.code)
         groups.setdefault(key, []).append((study, plan, origins))
-    statuses = [status for _, status in found]
-    return [_join(key[0], parts, settings, change, statuses) for key, parts in groups.items()]  # type: ignore[arg-type]
-
-
-def _join(
-    location: StudyLocation,
-    parts: Sequence[tuple[Study, Plan, dict[str, Origin]]],
-    settings: Settings,
-    options: RunOptions,
-    statuses: Sequence[RunStatus],
-) -> Prepared:
-    study = parts[0][0]
-    specs: dict[str, RunSpec] = {}
-    names: set[str] = set()
-    for _, plan, _ in parts:
-        for spec in plan.runs:
+    prepared = []
+    for (location, *_), parts in groups.items():
+        study, plan, _ = parts[0]
+        specs: dict[str, RunSpec] = {}
+        names: set[str] = set()
+        for spec in (spec for _, each, _ in parts for spec in each.runs):
             name = spec.name if spec.name not in names else f"{spec.name}~{spec.id[:8]}"
             if spec.id not in specs:  # runs that differ only in what was changed become one
                 specs[spec.id] = replace(spec, name=name)
                 names.add(name)
-    origins = {id_: origin for _, _, found in reversed(parts) for id_, origin in found.items()}
-    options = replace(options, file=study.source, root=location.root, origins=origins)
-    plan = replace(parts[0][1], runs=tuple(specs.values()))
-    farm = choose_rerun_farm(study, options.on, settings, statuses)
-    rules = find_rules(study.dialect)
-    return rules.complete(Prepared(study, rules.find_known(plan, location), location, True, farm, settings, options))
+        origins = {id_: origin for *_, own in reversed(parts) for id_, origin in own.items()}
+        options = replace(change, file=study.source, root=location.root, origins=origins)
+        farm = choose_rerun_farm(study, options.on, settings, [status for _, status in found])
+        rules = find_rules(study.dialect)
+        plan = rules.find_known(replace(plan, runs=tuple(specs.values())), location)
+        prepared.append(rules.complete(Prepared(study, plan, location, True, farm, settings, options)))
+    return prepared
 
 
 def _vary(

@@ -40,12 +40,8 @@ from assay.values.study import CodePolicy, MetricFile, quote_inside
 _NAMED_FILES = 3
 _RERUN_AT_ONCE = 10
 _LARGE_BYTES = 50_000_000
-_CODE_SUFFIXES = frozenset(
-    (
-        *(".py", ".pyx", ".pyi", ".sh", ".bash", ".jl", ".r", ".lua", ".m", ".java", ".js", ".ts"),
-        *(".c", ".cc", ".cpp", ".cxx", ".cu", ".cuh", ".h", ".hpp", ".rs", ".go", ".proto", ".jinja", ".j2"),
-    )
-)
+_CODE_SUFFIXES = {".py", ".pyx", ".pyi", ".sh", ".bash", ".jl", ".r", ".lua", ".m", ".java", ".js", ".ts"}
+_CODE_SUFFIXES |= {".c", ".cc", ".cpp", ".cxx", ".cu", ".cuh", ".h", ".hpp", ".rs", ".go", ".proto", ".jinja", ".j2"}
 _CONFIG_SUFFIXES = frozenset((".yaml", ".yml", ".json", ".toml", ".cfg", ".ini", ".conf", ".gin"))
 _RESULT_NAME = r"(?i)result|metric|score|histor|summar|report|log|output|pred|eval|loss|curve|stat(s|e|us)?\b"
 _STUDY_KEYS = ("command", "commands", "golden", "study")
@@ -429,16 +425,12 @@ class DirBuilder:
     def _load_environment(self) -> Environment:
         if self._environment is None:
             prepared = self._prepared
+            private = [spec.private for spec in (*prepared.plan.runs, *prepared.samples) if spec.private is not None]
             self._environment = load_environment(
                 prepared.study.folder,
                 prepared.options.command_line,
                 rules=prepared.settings.secrets,
-                known={
-                    value
-                    for spec in (*prepared.plan.runs, *prepared.samples)
-                    if spec.private is not None
-                    for value in spec.private.values
-                },
+                known={value for each in private for value in each.values},
                 complain=self.notes.append,
             )
             name = f"environment-{run_directory.new_uid()}.json"
@@ -515,13 +507,8 @@ class DirBuilder:
         return [*steps, show_command(["rerun"], location, *other.names[:_RERUN_AT_ONCE], options=["--new-code"])]
 
 
-_KEPT = frozenset(
-    (
-        *(layout.RUN_FILE, layout.TAGS_FILE, layout.ENVIRONMENT_FILE, layout.READINGS_FILE),
-        *(layout.CONFIG_FILE, layout.WANDB_FILE, layout.LOGX_METRICS_FILE),
-        *("benchmark.json", "report.jsonl", "model.json"),
-    )
-)
+_KEPT = {layout.RUN_FILE, layout.TAGS_FILE, layout.ENVIRONMENT_FILE, layout.READINGS_FILE, layout.CONFIG_FILE}
+_KEPT |= {layout.WANDB_FILE, layout.LOGX_METRICS_FILE, "benchmark.json", "report.jsonl", "model.json"}
 _EXECUTED = re.compile(rf"{layout.CODE_DIR}(\..*)?|job(\.\d+)?\.sh|{layout.SUBMIT_SCRIPT}")
 
 
