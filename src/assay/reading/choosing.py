@@ -131,12 +131,8 @@ def _build_column(kind: Kind, name: Name, table: IndexTable) -> WhereColumn:
 
 
 def _find_kinds(name: Name, table: IndexTable) -> list[Kind]:
-    is_known = {
-        "params": has_param(table, name.name),
-        "metrics": name.name in table.metrics,
-        "run": name.name in FIELDS,
-    }
-    return [kind for kind in _KINDS if name.kind in (None, kind) and is_known[kind]]
+    is_known = has_param(table, name.name), name.name in table.metrics, name.name in FIELDS
+    return [kind for kind, is_its in zip(_KINDS, is_known, strict=True) if is_its and name.kind in (None, kind)]
 
 
 def _refuse_name(where: Where, name: Name, kinds: Sequence[Kind], table: IndexTable) -> None:

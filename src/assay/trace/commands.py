@@ -82,9 +82,8 @@ def run(request: TraceRunRequest, console: Console) -> int:
 
     if request.output:
         check_target(request.output, "-o")
-    settings = TraceSettings(
-        request.steps, request.level, request.only, request.keep, request.inside, request.placement
-    )
+    chosen = request.only, request.keep, request.inside, request.placement
+    settings = TraceSettings(request.steps, request.level, *chosen)
     quieted = console.quieted(request.quiet or request.as_json)
     echo = None if quieted.quiet else console.write_bytes
     hooks = RunHooks(console=quieted, owns_process=True, tick_s=0.1, steps=(TraceStep(),), echo=echo)

@@ -81,9 +81,8 @@ def rerun(request: RerunRequest, console: Console) -> int:
     for text in damaged:
         console.warning(text)
     quieted = console.quieted(request.quiet or request.as_json)
-    codes = [
-        ExitCode(run_and_report(each, quieted, request.plain, request.as_json, choose_steps(each))) for each in prepared
-    ]
+    form = quieted, request.plain, request.as_json
+    codes = [ExitCode(run_and_report(each, *form, choose_steps(each))) for each in prepared]
     return int(ExitCode.worst([*codes, *([ExitCode.INTERNAL] if damaged else [])]))
 
 
