@@ -84,19 +84,6 @@ def test_a_run_has_a_time_limit(shop: StudyProcesses) -> None:
 # ---------------------------------------------------------------- retries
 
 
-def test_a_failing_run_is_tried_so_often(shop: StudyProcesses) -> None:
-    retries = 1
-    write_study(shop, "exit 3", f"retries: {retries}\n")
-    assert shop.run("--slots", "0").code == 1
-    assert shop.states(RUN) == [State.FAILED] * (1 + retries)
-    assert shop.run("--slots", "0").code == 1
-    for other in ("lost", "stopped"):
-        assert shop.run("--slots", "0", "--retry", other).code == 1
-    assert shop.states(RUN) == [State.FAILED] * (1 + retries)  # neither a second call nor other states repeat the run
-    assert shop.run("--slots", "0", "--retry", "failed").code == 1
-    assert shop.states(RUN) == [State.FAILED] * 2 * (1 + retries)
-
-
 def test_an_interrupted_run_is_continued_although_the_clock_went_back(shop: StudyProcesses) -> None:
     write_study(shop, '[ $n -gt 1 ] || { touch "$dir/up"; sleep 1000; }')
     program = shop.start("--plain", "--slots", "0")
@@ -157,18 +144,6 @@ def test_a_death_is_followed_by_another_attempt(shop: StudyProcesses) -> None:
     assert shop.states(RUN) == [State.LOST, State.LOST, State.DONE]
     assert reasons(shop)[:2] == [DEATH, DEATH]
     assert shop.processes() == {}
-
-
-def test_five_deaths_in_a_row_are_the_end(shop: StudyProcesses) -> None:
-    write_study(shop, DIES)
-    ended = shop.run("--slots", "0")
-    assert ended.code == 1
-    assert shop.states(RUN) == [State.LOST] * 5
-    assert "LOST run" in ended.err
-    assert shop.run("--slots", "0").code == 1
-    assert len(shop.states(RUN)) == 5
-    assert shop.run("--slots", "0", "--retry", "lost").code == 1
-    assert len(shop.states(RUN)) == 6  # one more attempt, not five
 
 
 # the first attempt leaves a child in a session of its own; the second looks whether it still sleeps
