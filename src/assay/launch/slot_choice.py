@@ -120,7 +120,6 @@ def _gpu_slots(resources: Resources, gpus: Sequence[Gpu], devices: Devices) -> S
         gpu.index: resources.gpu_memory_bytes or int(gpu.memory_bytes * _FREE_SHARE / resources.runs_per_gpu)
         for gpu in gpus
     }
-
     # NVML counts GPUs by their position on the bus, CUDA by speed without this variable
     env = {} if "CUDA_DEVICE_ORDER" in os.environ else {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
     return Slots(tuple(labels) * resources.runs_per_gpu, devices, HasMemory(devices, needed), env)
