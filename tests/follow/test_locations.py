@@ -87,18 +87,8 @@ class TestWritable:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, field: str, said: str
     ) -> None:
         real = os.statvfs(tmp_path)
-        names = (
-            "f_bsize",
-            "f_frsize",
-            "f_blocks",
-            "f_bfree",
-            "f_bavail",
-            "f_files",
-            "f_ffree",
-            "f_favail",
-            "f_flag",
-            "f_namemax",
-        )
+        counts = [f"f_{name}" for name in ("blocks", "bfree", "bavail", "files", "ffree", "favail")]
+        names = ["f_bsize", "f_frsize", *counts, "f_flag", "f_namemax"]
         fields = {name: getattr(real, name) for name in names}
         fields |= {"f_files": 100, "f_favail": 100, "f_bavail": 10**9, field: os.ST_RDONLY if field == "f_flag" else 0}
         monkeypatch.setattr(os, "statvfs", lambda _path: os.statvfs_result(fields[name] for name in names))
@@ -145,10 +135,8 @@ class TestFinding:
         with pytest.raises(NotFoundError, match="no study named 'norm-ablaton'") as caught:
             find_study("norm-ablaton", Roots((str(tmp_path),)))
         assert "norm-ablation" in caught.value.render()
-
-    def test_no_study_at_all(self, tmp_path: Path) -> None:
         with pytest.raises(NotFoundError) as caught:
-            find_study("x", Roots((str(tmp_path),)))
+            find_study("x", Roots((str(tmp_path / "empty"),)))
         assert "assay demo" in caught.value.render()
 
     def test_a_name_that_fits_several_studies_is_ambiguous(

@@ -176,6 +176,7 @@ class TestGpus:
             ((0.0, 2.0), {}, [True, False]),
             ((12.0, 13.0), {"gpu_memory_bytes": 4 * GIB}, [True, False]),
             ((8.0, 9.0), {"runs_per_gpu": 2}, [True, False] * 2),
+            ((0.0, 10.0), {"gpus": 2}, [False]),  # both must be free
         ],
     )
     def test_what_is_in_use_has_to_wait(
@@ -192,11 +193,6 @@ class TestGpus:
         assert not slots.usable(entry)
         machine(0)
         assert slots.usable(entry)
-
-    def test_of_two_gpus_both_must_be_free(self, machine) -> None:
-        machine(0, 10)
-        slots = choose_slots(study(gpus=2), None, NOTHING)
-        assert not slots.usable(build_entries(slots.labels)[0])
 
 
 class TestGpusThatCannotBeUsed:
