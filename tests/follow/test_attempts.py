@@ -85,12 +85,8 @@ def test_what_is_next(attempts: list[Attempt], alive: Liveness, decision: Decisi
         (attempt(handle=handle(executor="submit")), Liveness.UNKNOWN, Action.FOLLOW, State.RUNNING),  # a farm has it
         (attempt(codes=ALL), Liveness.UNKNOWN, Action.CLOSE, State.DONE),  # the true end, on another host
         (attempt(codes={"train": 7}), Liveness.UNKNOWN, Action.CLEAN, State.FAILED),
-        (
-            attempt(codes=ALL, stop=Stop("somebody", "enough")),
-            Liveness.GONE,
-            Action.CLOSE,
-            State.DONE,
-        ),  # before the stop
+        # before the stop
+        (attempt(codes=ALL, stop=Stop("somebody", "enough")), Liveness.GONE, Action.CLOSE, State.DONE),
         (Attempt(1, handle(), outcome=Outcome(State.LOST, 1, {}, GIVEN_UP)), Liveness.GONE, Action.KEEP, State.LOST),
     ],
 )

@@ -22,12 +22,8 @@ def test_runs_are_listed_by_expression_pattern_and_order(cli) -> None:
     assert sorted(list_names(cli, "fit", "--where", "lr == 0.1")) == ["lr=0.1,n=7", "lr=0.1,n=8"]
     assert sorted(list_names(cli, "fit", "--where", "exit_code != 0")) == ["lr=0.5,n=7", "lr=0.5,n=8"]
     assert sorted(list_names(cli, "fit/*n=7")) == ["lr=0.1,n=7", "lr=0.5,n=7"]
-    assert list_names(cli, "fit", "--sort", "n:max", "-s", "lr:max") == [
-        "lr=0.5,n=8",
-        "lr=0.1,n=8",
-        "lr=0.5,n=7",
-        "lr=0.1,n=7",
-    ]
+    ordered = [f"lr={lr},n={n}" for n in (8, 7) for lr in (0.5, 0.1)]
+    assert list_names(cli, "fit", "--sort", "n:max", "-s", "lr:max") == ordered
     assert list_names(cli, "fit", "--sort", "loss", "--where", "lr == 0.5") == ["lr=0.5,n=7", "lr=0.5,n=8"]
 
 
@@ -115,13 +111,8 @@ def test_chosen_runs_are_followed(own_bench: Bench) -> None:
     assert named.stdout is not None
     begin = [chosen.stdout.readline(), named.stdout.readline()]
     go.touch()
-    assert set((begin[0] + chosen.stdout.read()).split("\n")) == {
-        "x=1 | first 1",
-        "x=3 | first 3",
-        "x=1 | last 1",
-        "x=3 | last 3",
-        "",
-    }
+    lines = (begin[0] + chosen.stdout.read()).splitlines()
+    assert set(lines) == {f"x={x} | {what} {x}" for x in (1, 3) for what in ("first", "last")}
     assert {line[:3] for line in (begin[1] + named.stdout.read()).splitlines()} == {"x=2", "x=3"}
     for process in (runs, chosen, named):
         process.communicate(timeout=60)
