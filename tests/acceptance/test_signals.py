@@ -279,9 +279,8 @@ def small_disk(shop: StudyProcesses) -> Iterator[Path]:
         pytest.skip("only root can mount a small disk to fill")
     path = shop.base / "disk"
     path.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", path], capture_output=True, text=True, check=False
-    )
+    words = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", path]
+    mounted = subprocess.run(words, capture_output=True, text=True, check=False)
     if mounted.returncode != 0:
         pytest.skip(f"no small disk can be mounted here: {mounted.stderr.strip()}")
     yield path

@@ -255,9 +255,7 @@ WARNED: dict[str, object] = {"is_warned": True, "late": frozenset({"train"})}
 @pytest.mark.parametrize("code", [0, 5, 138])
 def test_what_ended_after_a_warning_is_continued_where_it_got_further(code: int) -> None:
     last = resumed(1, codes={"train": code}, **WARNED)
-    found = decide(
-        History((last,)), ("train",), lambda _handle: Liveness.GONE, RetryPolicy(), lambda _begins: "step-9.pt"
-    )
+    found = decide(History((last,)), ("train",), lambda _: Liveness.GONE, RetryPolicy(), lambda _: "step-9.pt")
     assert found.outcome is not None
     assert (found.state, found.outcome.reason) == (State.STOPPED, f"{OUT_OF_TIME}; goes on from step 9")
     assert look(replace(last, outcome=found.outcome), commands=("train",)) == Decision(Action.START, State.QUEUED, 2)
@@ -277,9 +275,7 @@ def test_a_time_limit_without_a_newer_checkpoint_is_one() -> None:
 
 def test_the_study_s_own_limit_is_final() -> None:
     last = resumed(1, codes={"train": 124}, timeouts=frozenset({"train"}))
-    found = decide(
-        History((last,)), ("train",), lambda _handle: Liveness.GONE, RetryPolicy(), lambda _begins: "step-9.pt"
-    )
+    found = decide(History((last,)), ("train",), lambda _: Liveness.GONE, RetryPolicy(), lambda _: "step-9.pt")
     assert found.state is State.TIMEOUT
     assert look(replace(last, outcome=found.outcome), commands=("train",)).action is Action.KEEP
 

@@ -98,9 +98,8 @@ def test_a_record_larger_than_one_read(index: SqliteIndex, run_dir: Path, kind: 
     """An image in an event file, a long list in a line: the reader must neither stop nor turn in a circle."""
     pattern = MetricFile(kind, f"data.{kind}")  # type: ignore[arg-type]
     if kind == "jsonl":
-        (run_dir / "data.jsonl").write_text(
-            json.dumps({"note": "x" * READ_BYTES * 2, "loss": 1.5}) + '\n{"loss": 2.5}\n'
-        )
+        text = json.dumps({"note": "x" * READ_BYTES * 2, "loss": 1.5})
+        (run_dir / "data.jsonl").write_text(text + '\n{"loss": 2.5}\n')
     else:
         big = struct.pack("<QI", READ_BYTES * 2, 0) + bytes(READ_BYTES * 2) + bytes(4)
         (run_dir / "data.tensorboard").write_bytes(big)

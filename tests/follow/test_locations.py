@@ -26,9 +26,8 @@ from assay.values.run import Command, RunSpec
 def make_run(root: Path, study: str, run: str) -> Path:
     path = root / study / run
     spec = RunSpec("0", run, {}, (Command("run", "true"),))
-    assert run_directory.write_run_dir(
-        str(path), run_directory.RunRecord(spec, study, run_directory.new_uid(), 0.0), ""
-    )
+    record = run_directory.RunRecord(spec, study, run_directory.new_uid(), 0.0)
+    assert run_directory.write_run_dir(str(path), record, "")
     return path
 
 

@@ -25,9 +25,8 @@ from assay.values.run import Command, RunSpec, State
 @pytest.fixture
 def supervisor(tmp_path: Path) -> Iterator[Supervisor]:
     """A supervisor with two runs that wait for two slots, without its loop."""
-    entries = [
-        Entry(RunSpec(name, name, {}, (Command("run", "true"),)), str(tmp_path / name), RetryPolicy()) for name in "ab"
-    ]
+    specs = [RunSpec(name, name, {}, (Command("run", "true"),)) for name in "ab"]
+    entries = [Entry(spec, str(tmp_path / spec.name), RetryPolicy()) for spec in specs]
     (tmp_path / "slots").mkdir()
     executor = LocalExecutor()
     with SqliteIndex(tmp_path / "index.sqlite3") as index:

@@ -403,9 +403,8 @@ def create(entry: Entry) -> bool:
     record = run_directory.RunRecord(entry.spec, "study", run_directory.new_uid(), 0.0)
     job = render_job(entry.spec, JobText(record.uid, "study", layout.CODE_DIR))
     entry.record = record
-    return run_directory.write_run_dir(
-        entry.dir, record, job, lambda aside: os.mkdir(os.path.join(aside, layout.CODE_DIR))
-    )
+    fill = lambda aside: os.mkdir(os.path.join(aside, layout.CODE_DIR))  # noqa: E731
+    return run_directory.write_run_dir(entry.dir, record, job, fill)
 
 
 def supervise(entries: list[Entry], pool: SlotPool | None = None, **settings: object) -> tuple[Supervisor, Silent]:

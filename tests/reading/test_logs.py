@@ -31,9 +31,8 @@ def name_of(path: str) -> str:
 
 
 def test_the_failed_commands_newest_log(tmp_path: Path) -> None:
-    run = make_run(
-        tmp_path, dict.fromkeys(["train.log", "train.exit.1", "train.2.log", "train.2.exit.1", "test.log"], "")
-    )
+    files = ["train.log", "train.exit.1", "train.2.log", "train.2.exit.1", "test.log"]
+    run = make_run(tmp_path, dict.fromkeys(files, ""))
     assert name_of(logs.find_log(run)) == "train.2.log"
     assert name_of(logs.find_log(run, attempt=1)) == "train.log"
     assert name_of(logs.find_log(run, command="test")) == "test.log"

@@ -176,9 +176,8 @@ def test_the_deviation_of_single_runs_gives_way_first() -> None:
 
 
 def test_every_column_of_a_grouped_csv_has_a_name_of_its_own() -> None:
-    data = build_data(
-        4, metric("loss", [0.4, 0.3, 0.2, 0.1], [0.4, 0.3, 0.2, 0.05]), metric("acc", [1.0, 2.0, 3.0, 4.0])
-    )
+    loss = metric("loss", [0.4, 0.3, 0.2, 0.1], [0.4, 0.3, 0.2, 0.05])
+    data = build_data(4, loss, metric("acc", [1.0, 2.0, 3.0, 4.0]))
     head = render_csv(grouped(data, sort=("loss",)).table).splitlines()[0]
     assert head == "lr,n,loss,loss_sd,best loss,loss_best_sd,acc,acc_sd"
 

@@ -48,9 +48,8 @@ def test_no_run_is_an_answer_of_what_only_reads(cli, command: str) -> None:
 
 
 def test_expressions_that_are_given_again_must_all_hold(cli) -> None:
-    assert list_names(cli, "fit", "--where", "lr == 0.1 or lr == 0.5", "--where", "lr == 0.1", "--where", "n == 7") == [
-        "lr=0.1,n=7"
-    ]
+    given = ("--where", "lr == 0.1 or lr == 0.5", "--where", "lr == 0.1", "--where", "n == 7")
+    assert list_names(cli, "fit", *given) == ["lr=0.1,n=7"]
     assert "\n  n >\n     ^\n" in cli("ls", "fit", "--where", "lr == 0.1", "--where", "n >").err
 
 
