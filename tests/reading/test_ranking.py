@@ -145,9 +145,6 @@ def test_a_metric_or_parameter_called_time_comes_first() -> None:
     assert (key.is_time, key.direction) == (True, "max")
     (key,) = choose_sort(["time"], table, [{"time": 3}, {}])
     assert (key.is_time, key.is_metric) == (False, False)
-
-
-def test_rows_by_the_time_they_took() -> None:
     table = build_runs((0.1, 9.0, 1), (0.2, None, 2), (0.3, 8.0, 3))
     params = [row.params for row in table.rows]
     assert sort_rows(table, [0, 1, 2], choose_sort(["time"], table, params), params) == [2, 0, 1]
