@@ -220,9 +220,8 @@ class Hammer:
         if not victims:
             return
         pid, environ = self.random.choice(victims)
-        tag = (
-            next(item for item in environ.split(b"\0") if item.startswith(b"ASSAY_ATTEMPT=")).decode().partition("=")[2]
-        )
+        variable = next(item for item in environ.split(b"\0") if item.startswith(b"ASSAY_ATTEMPT="))
+        tag = variable.decode().partition("=")[2]
         (self.killed_jobs if kind == "job" else self.killed_commands).add(tag)  # before: it may be over in an instant
         with contextlib.suppress(ProcessLookupError):
             if process_environment(pid) == environ:
@@ -232,10 +231,8 @@ class Hammer:
     def _find_victims(self, kind: str) -> list[tuple[int, bytes]]:
         """On a busy machine the supervisors take a while to start any."""
         for _ in range(50):
-            found = [
-                (pid, environ) for pid, environ in self.shop.processes().items() if _is_leader(pid) == (kind == "job")
-            ]
-            if found:
+            processes = self.shop.processes().items()
+            if found := [(pid, environ) for pid, environ in processes if _is_leader(pid) == (kind == "job")]:
                 return found
             time.sleep(0.02)
         return []
@@ -288,10 +285,8 @@ class Hammer:
         return problems
 
     def _list(self) -> list[dict[str, Any]]:
-        rows: list[dict[str, Any]] = json.loads(
-            self.shop.call("ls", self.name, "--root", str(self.shop.root), "--json").out
-        )
-        return rows
+        said = self.shop.call("ls", self.name, "--root", str(self.shop.root), "--json").out
+        return json.loads(said)
 
     def _load_points(self) -> dict[tuple[str, str], list[tuple[float, float]]]:
         """Run and metric -> step and value of every point, in the order stored."""

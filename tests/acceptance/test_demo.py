@@ -38,9 +38,8 @@ def test_where_the_shell_does_not_find_assay_it_is_told_to(
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
     show_next(print, ".", find_hidden())
     lines = [line.strip() for line in capsys.readouterr().out.splitlines()[1:3]]
-    typed = subprocess.run(
-        ["bash", "-c", "\n".join([*lines, "command -v assay"])], capture_output=True, text=True, check=True
-    )
+    words = ["bash", "-c", "\n".join([*lines, "command -v assay"])]
+    typed = subprocess.run(words, capture_output=True, text=True, check=True)
     assert typed.stdout == f"{os.path.dirname(sys.executable)}/assay\n"
     monkeypatch.setenv("PATH", os.path.dirname(sys.executable))
     assert find_hidden() is None

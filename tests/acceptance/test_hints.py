@@ -168,11 +168,6 @@ def test_a_detached_study(user: UserFolder) -> None:
     assert "stopped" in call_shell(ls).stdout
 
 
-def has_file(folder: Path, name: str) -> bool:
-    """Also while folders come and go: `rglob` raises where one has gone."""
-    return any(name in names for _, _, names in os.walk(folder))
-
-
 @pytest.mark.needs(compat=True)
 @pytest.mark.parametrize("call", [["run", "f.yml"], ["runx", "sweep.yml", "-i"], ["mlrunner", "-o", "my out"]])
 def test_an_interrupted_study_is_continued(user: UserFolder, call: list[str]) -> None:
@@ -183,7 +178,8 @@ def test_an_interrupted_study_is_continued(user: UserFolder, call: list[str]) ->
     user.write("train.py", f"# bash\n[ -e {user.folder}/GO ] || sleep 100\n")
     with user.beside(*call) as program:
         deadline = time.monotonic() + 60
-        while not has_file(user.folder, "lease.1") and time.monotonic() < deadline:
+        # `rglob` raises where a folder has gone
+        while not any("lease.1" in names for *_, names in os.walk(user.folder)) and time.monotonic() < deadline:
             time.sleep(0.02)
         program.send_signal(signal.SIGINT)
         _, err = program.communicate(timeout=60)

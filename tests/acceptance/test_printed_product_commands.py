@@ -195,9 +195,8 @@ def test_what_is_printed_about_a_wrong_model_works(bench: Bench, chain: str, mon
     manner = ("--target", "faulty", *ELSEWHERE)
     commands = ask(bench, "model", "check", chain, *manner, *FORMS, codes=(1,))
     commands += ask(bench, "model", "bisect", chain, *manner, codes=(1,))
-    reduce = {
-        command for command in commands if " reduce " in command
-    }  # on the terminal from here, in files by whole paths
+    # on the terminal from here, in files by whole paths
+    reduce = {command for command in commands if " reduce " in command}
     assert {command.startswith("cd ") for command in reduce} == {True, False}
     done, *_ = [paste(bench, command) for command in reduce]
     assert "smallest model: " in done.stdout, done.stdout

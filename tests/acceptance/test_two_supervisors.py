@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import time
+from pathlib import Path
 
 import pytest
 from tests.fork_server import ForkedProcess
@@ -47,19 +48,11 @@ def begun(shop: StudyProcesses) -> list[str]:
         return []
 
 
-def is_up(shop: StudyProcesses, run: str) -> bool:
-    return (shop.dir(run) / "up").exists()
-
-
 def start_on(shop: StudyProcesses, slot: str, run: str) -> ForkedProcess:
     """A supervisor whose only slot is taken by this run."""
     program = shop.start("--plain", "--slots", slot)
-    until(lambda: is_up(shop, run), f"{run} began")
+    until((shop.dir(run) / "up").exists, f"{run} began")
     return program
-
-
-def owner(shop: StudyProcesses, run: str, attempt: int = 1) -> int:
-    return int(load_json(shop.dir(run) / f"lease.{attempt}")["supervisor_pid"])
 
 
 def test_they_share_the_work(shop: StudyProcesses) -> None:
@@ -69,7 +62,8 @@ def test_they_share_the_work(shop: StudyProcesses) -> None:
     (shop.base / "all").touch()
     assert [first.wait(60), second.wait(60)] == [0, 0]
     assert sorted(begun(shop)) == sorted(f"n={n}" for n in range(16))
-    assert {owner(shop, run) for run in shop.run_dirs()} == {first.pid, second.pid}
+    owners = {load_json(shop.dir(run) / "lease.1")["supervisor_pid"] for run in shop.run_dirs()}
+    assert owners == {first.pid, second.pid}
     assert all(shop.states(run) == [State.DONE] for run in shop.run_dirs())
 
 
@@ -184,18 +178,20 @@ def test_both_end_when_runs_have_two_commands_and_fail(shop: StudyProcesses) -> 
     assert before == after
 
 
-def test_the_more_important_study_goes_first(shop: StudyProcesses) -> None:
-    """Between two supervisors: what waits in the other's queue has to wait on."""
+def start_two(shop: StudyProcesses) -> tuple[ForkedProcess, ForkedProcess, Path]:
+    """Start a study, and a more important one that waits for its slot; return also the file by which that wants it."""
     write_study(shop, 3)
-    shop.write(
-        "vip.yml", WAITING.replace("study: study", "study: vip\npriority: 5").replace("{n} {prio}", "{n} vip") % 1
-    )
+    text = WAITING.replace("study: study", "study: vip\npriority: 5").replace("{n} {prio}", "{n} vip")
+    shop.write("vip.yml", text % 1)
     first = start_on(shop, "7", "n=0")
     vip = shop.start("--plain", "--slots", "7", file="vip.yml")
-    until(
-        lambda: [name for name in os.listdir(shop.base / "slots") if name.startswith("want.5.")],
-        "it waits for the slot",
-    )
+    want = until(lambda: list((shop.base / "slots").glob("want.5.*")), "it waits for the slot")[0]
+    return first, vip, want
+
+
+def test_the_more_important_study_goes_first(shop: StudyProcesses) -> None:
+    """Between two supervisors: what waits in the other's queue has to wait on."""
+    first, vip, _ = start_two(shop)
     (shop.base / "all").touch()
     assert [first.wait(60), vip.wait(60)] == [0, 0]
     assert len(begun(shop)) == 4
@@ -205,14 +201,7 @@ def test_the_more_important_study_goes_first(shop: StudyProcesses) -> None:
 
 
 def test_a_frozen_one_with_more_important_runs_does_not_block_the_other_for_long(shop: StudyProcesses) -> None:
-    write_study(shop, 3)
-    shop.write(
-        "vip.yml", WAITING.replace("study: study", "study: vip\npriority: 5").replace("{n} {prio}", "{n} vip") % 1
-    )
-    first = start_on(shop, "7", "n=0")
-    vip = shop.start("--plain", "--slots", "7", file="vip.yml")
-    folder = shop.base / "slots"
-    want = until(lambda: [folder / name for name in os.listdir(folder) if name.startswith("want.5.")], "it waits")[0]
+    first, vip, want = start_two(shop)
     vip.send_signal(signal.SIGSTOP)
     os.utime(want, (time.time() - 60,) * 2)  # it has not been renewed for a minute
     (shop.base / "all").touch()

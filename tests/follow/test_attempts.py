@@ -85,12 +85,8 @@ def test_what_is_next(attempts: list[Attempt], alive: Liveness, decision: Decisi
         (attempt(handle=handle(executor="submit")), Liveness.UNKNOWN, Action.FOLLOW, State.RUNNING),  # a farm has it
         (attempt(codes=ALL), Liveness.UNKNOWN, Action.CLOSE, State.DONE),  # the true end, on another host
         (attempt(codes={"train": 7}), Liveness.UNKNOWN, Action.CLEAN, State.FAILED),
-        (
-            attempt(codes=ALL, stop=Stop("somebody", "enough")),
-            Liveness.GONE,
-            Action.CLOSE,
-            State.DONE,
-        ),  # before the stop
+        # before the stop
+        (attempt(codes=ALL, stop=Stop("somebody", "enough")), Liveness.GONE, Action.CLOSE, State.DONE),
         (Attempt(1, handle(), outcome=Outcome(State.LOST, 1, {}, GIVEN_UP)), Liveness.GONE, Action.KEEP, State.LOST),
     ],
 )
@@ -259,9 +255,7 @@ WARNED: dict[str, object] = {"is_warned": True, "late": frozenset({"train"})}
 @pytest.mark.parametrize("code", [0, 5, 138])
 def test_what_ended_after_a_warning_is_continued_where_it_got_further(code: int) -> None:
     last = resumed(1, codes={"train": code}, **WARNED)
-    found = decide(
-        History((last,)), ("train",), lambda _handle: Liveness.GONE, RetryPolicy(), lambda _begins: "step-9.pt"
-    )
+    found = decide(History((last,)), ("train",), lambda _: Liveness.GONE, RetryPolicy(), lambda _: "step-9.pt")
     assert found.outcome is not None
     assert (found.state, found.outcome.reason) == (State.STOPPED, f"{OUT_OF_TIME}; goes on from step 9")
     assert look(replace(last, outcome=found.outcome), commands=("train",)) == Decision(Action.START, State.QUEUED, 2)
@@ -281,9 +275,7 @@ def test_a_time_limit_without_a_newer_checkpoint_is_one() -> None:
 
 def test_the_study_s_own_limit_is_final() -> None:
     last = resumed(1, codes={"train": 124}, timeouts=frozenset({"train"}))
-    found = decide(
-        History((last,)), ("train",), lambda _handle: Liveness.GONE, RetryPolicy(), lambda _begins: "step-9.pt"
-    )
+    found = decide(History((last,)), ("train",), lambda _: Liveness.GONE, RetryPolicy(), lambda _: "step-9.pt")
     assert found.state is State.TIMEOUT
     assert look(replace(last, outcome=found.outcome), commands=("train",)).action is Action.KEEP
 

@@ -57,7 +57,7 @@ def losses(index: SqliteIndex, metric: str = "loss") -> list[float]:
 
 
 def follow(index: SqliteIndex, run_dir: Path, spec: RunSpec = SPEC) -> Follower:
-    return Follower.open(index, KEY, str(run_dir), find_sources(str(run_dir), spec)[0])
+    return Follower(index, KEY, str(run_dir), find_sources(str(run_dir), spec)[0])
 
 
 # ---------------------------------------------------------------- one reader
@@ -77,24 +77,19 @@ def test_a_line_counts_when_it_is_complete(index: SqliteIndex, run_dir: Path) ->
     assert list(index.load_series(KEY, "loss").steps) == [1, 2, 3]
 
 
-def test_lines_that_end_with_a_carriage_return(index: SqliteIndex, run_dir: Path) -> None:
-    """A progress bar rewrites one line for ever; it must not wait for a newline."""
-    say(run_dir, "loss 1.5\rloss 2.5\rloss 3")
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("loss 1.5\rloss 2.5\rloss 3", [1.5, 2.5]),  # a progress bar rewrites one line for ever
+        ("".join(f"step {i} loss {i}.5 {'x' * 30}\n" for i in range(READ_BYTES // 20)), None),
+        ("loss 1.5\n" + "x" * (READ_BYTES * 3) + "\nloss 2.5\n", [1.5, 2.5]),
+    ],
+    ids=["carriage returns", "larger than one read", "a line larger than one read"],
+)
+def test_logs_of_any_size(index: SqliteIndex, run_dir: Path, text: str, expected: list[float] | None) -> None:
+    say(run_dir, text)
     follow(index, run_dir).read(index)
-    assert losses(index) == [1.5, 2.5]
-
-
-def test_a_log_larger_than_one_read(index: SqliteIndex, run_dir: Path) -> None:
-    count = READ_BYTES // 40 * 2
-    say(run_dir, "".join(f"step {i} loss {i}.5 {'x' * 30}\n" for i in range(count)))
-    follow(index, run_dir).read(index)
-    assert losses(index) == [i + 0.5 for i in range(count)]
-
-
-def test_a_line_larger_than_one_read(index: SqliteIndex, run_dir: Path) -> None:
-    say(run_dir, "loss 1.5\n" + "x" * (READ_BYTES * 3) + "\nloss 2.5\n")
-    follow(index, run_dir).read(index)
-    assert losses(index) == [1.5, 2.5]
+    assert losses(index) == (expected or [i + 0.5 for i in range(READ_BYTES // 20)])
 
 
 @pytest.mark.timeout(60)
@@ -103,9 +98,8 @@ def test_a_record_larger_than_one_read(index: SqliteIndex, run_dir: Path, kind: 
     """An image in an event file, a long list in a line: the reader must neither stop nor turn in a circle."""
     pattern = MetricFile(kind, f"data.{kind}")  # type: ignore[arg-type]
     if kind == "jsonl":
-        (run_dir / "data.jsonl").write_text(
-            json.dumps({"note": "x" * READ_BYTES * 2, "loss": 1.5}) + '\n{"loss": 2.5}\n'
-        )
+        text = json.dumps({"note": "x" * READ_BYTES * 2, "loss": 1.5})
+        (run_dir / "data.jsonl").write_text(text + '\n{"loss": 2.5}\n')
     else:
         big = struct.pack("<QI", READ_BYTES * 2, 0) + bytes(READ_BYTES * 2) + bytes(4)
         (run_dir / "data.tensorboard").write_bytes(big)
@@ -356,31 +350,22 @@ class Broken(SqliteIndex):
         return super()._write(buffer)
 
 
-def test_a_broken_index_stops_nothing_and_is_reported(tmp_path: Path, run_dir: Path) -> None:
+@pytest.mark.parametrize("recovers", [False, True])
+def test_a_broken_index_stops_nothing_and_is_reported(tmp_path: Path, run_dir: Path, recovers: bool) -> None:
+    """One that recovers has everything."""
     with closing_quietly(Broken(tmp_path / "index.sqlite3")) as index:
         collector, entry = build_collector(index, run_dir), build_entry(run_dir)
         say(run_dir, "loss 1.5\n")
         collector.started(entry)
         collector.tick([entry], time.time() + 2)
+        index.is_broken = not recovers
+        say(run_dir, "loss 2.5\n")
         collector.ended(entry)
         collector.flush()
-        assert collector.failure is not None
-        assert "disk is full; the runs themselves are complete" in collector.failure
-
-
-def test_an_index_that_recovers_has_everything(tmp_path: Path, run_dir: Path) -> None:
-    index = Broken(tmp_path / "index.sqlite3")
-    collector, entry = build_collector(index, run_dir), build_entry(run_dir)
-    say(run_dir, "loss 1.5\n")
-    collector.started(entry)
-    collector.tick([entry], time.time() + 2)
-    index.is_broken = False
-    say(run_dir, "loss 2.5\n")
-    collector.ended(entry)
-    collector.flush()
-    assert collector.failure is None
-    assert losses(index) == [1.5, 2.5]
-    index.close()
+        if recovers:
+            assert (collector.failure, losses(index)) == (None, [1.5, 2.5])
+        else:
+            assert "disk is full; the runs themselves are complete" in str(collector.failure)
 
 
 def test_metrics_are_read_although_the_clock_went_back(index: SqliteIndex, run_dir: Path) -> None:

@@ -26,9 +26,8 @@ from assay.values.run import Command, RunSpec
 def make_run(root: Path, study: str, run: str) -> Path:
     path = root / study / run
     spec = RunSpec("0", run, {}, (Command("run", "true"),))
-    assert run_directory.write_run_dir(
-        str(path), run_directory.RunRecord(spec, study, run_directory.new_uid(), 0.0), ""
-    )
+    record = run_directory.RunRecord(spec, study, run_directory.new_uid(), 0.0)
+    assert run_directory.write_run_dir(str(path), record, "")
     return path
 
 
@@ -62,31 +61,19 @@ class TestRoot:
     def test_a_relative_flag_is_relative_to_here(self) -> None:
         assert choose_root("x/../y", None, self.nobody) == (os.path.join(os.getcwd(), "y"), True)
 
-    def test_a_study_lies_under_the_root(self) -> None:
-        location = StudyLocation("/root", "study")
-        assert (location.dir, location.key("/root/study/lr=1")) == ("/root/study", "study/lr=1")
-
 
 class TestWritable:
     def test_a_root_that_is_still_to_be_made(self, tmp_path: Path) -> None:
         check_writable(StudyLocation(str(tmp_path / "a" / "b"), "study"))
         assert list(tmp_path.iterdir()) == []
 
-    @pytest.mark.parametrize("inside", ["", "a/b"])
-    def test_a_file_in_the_way(self, tmp_path: Path, inside: str) -> None:
-        (tmp_path / "file").write_text("")
-        with pytest.raises(UsageError, match="file is not a directory"):
-            check_writable(StudyLocation(str(tmp_path / "file" / inside), "study"))
-
-    def test_a_study_that_is_a_file(self, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("root", [".", "study", "study/a/b", "link"])
+    def test_what_is_no_directory(self, tmp_path: Path, root: str) -> None:
+        """The study, the root, its parent and a link to nothing."""
         (tmp_path / "study").write_text("")
+        (tmp_path / "link").symlink_to(tmp_path / "gone")
         with pytest.raises(UsageError, match="is not a directory"):
-            check_writable(StudyLocation(str(tmp_path), "study"))
-
-    def test_a_link_to_nowhere(self, tmp_path: Path) -> None:
-        (tmp_path / "root").symlink_to(tmp_path / "gone")
-        with pytest.raises(UsageError, match="is not a directory"):
-            check_writable(StudyLocation(str(tmp_path / "root"), "study"))
+            check_writable(StudyLocation(str(tmp_path / root), "study"))
 
     def test_no_permission(self, forbidden_dir: Path) -> None:
         with pytest.raises(UsageError, match="no permission"):
@@ -99,18 +86,8 @@ class TestWritable:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, field: str, said: str
     ) -> None:
         real = os.statvfs(tmp_path)
-        names = (
-            "f_bsize",
-            "f_frsize",
-            "f_blocks",
-            "f_bfree",
-            "f_bavail",
-            "f_files",
-            "f_ffree",
-            "f_favail",
-            "f_flag",
-            "f_namemax",
-        )
+        counts = [f"f_{name}" for name in ("blocks", "bfree", "bavail", "files", "ffree", "favail")]
+        names = ["f_bsize", "f_frsize", *counts, "f_flag", "f_namemax"]
         fields = {name: getattr(real, name) for name in names}
         fields |= {"f_files": 100, "f_favail": 100, "f_bavail": 10**9, field: os.ST_RDONLY if field == "f_flag" else 0}
         monkeypatch.setattr(os, "statvfs", lambda _path: os.statvfs_result(fields[name] for name in names))
@@ -157,10 +134,8 @@ class TestFinding:
         with pytest.raises(NotFoundError, match="no study named 'norm-ablaton'") as caught:
             find_study("norm-ablaton", Roots((str(tmp_path),)))
         assert "norm-ablation" in caught.value.render()
-
-    def test_no_study_at_all(self, tmp_path: Path) -> None:
         with pytest.raises(NotFoundError) as caught:
-            find_study("x", Roots((str(tmp_path),)))
+            find_study("x", Roots((str(tmp_path / "empty"),)))
         assert "assay demo" in caught.value.render()
 
     def test_a_name_that_fits_several_studies_is_ambiguous(

@@ -154,7 +154,7 @@ def test_what_another_process_had_begun_to_store_is_completed(
         def overtaken(key: str, *more: Any) -> None:
             if key == "study/c":
                 source, _ = find_sources(str(root / key), SPEC)
-                Follower.open(other, key, str(root / key), source).read(other, final=True)
+                Follower(other, key, str(root / key), source).read(other, final=True)
             summarise(key, *more)
 
         monkeypatch.setattr(index, "add_summaries", overtaken)

@@ -42,13 +42,12 @@ def lease(path: str, **changes: object) -> JobHandle:
     return handle
 
 
-def test_a_run_that_was_never_started(tmp_path: Path) -> None:
-    assert load_status(make_run(tmp_path)).state is State.QUEUED
-
-
-def test_a_run_of_a_script(tmp_path: Path) -> None:
-    status = load_status(make_run(tmp_path, ()))
-    assert (status.state, status.attempt, status.handle) == (State.DONE, 0, None)
+@pytest.mark.parametrize(("commands", "state"), [(("train",), State.QUEUED), ((), State.DONE)])
+def test_a_run_without_attempts_is_queued_or_of_a_script(
+    tmp_path: Path, commands: tuple[str, ...], state: State
+) -> None:
+    status = load_status(make_run(tmp_path, commands))
+    assert (status.state, status.attempt, status.handle) == (state, 0, None)
 
 
 def test_a_live_process(tmp_path: Path) -> None:
@@ -101,23 +100,14 @@ def test_damaged_and_missing_files(tmp_path: Path) -> None:
         load_status(str(tmp_path / "nowhere"))
 
 
-def test_supervisors_that_live_here(tmp_path: Path) -> None:
-    path = make_run(tmp_path)
-    parent = os.getppid()
-    start = processes.process_start(parent)
-    lease(path, supervisor_pid=parent, supervisor_start=start)
-    (found,) = find_supervisors([path])
-    assert (found.pid, found.is_alive) == (parent, True)
-
-
 @pytest.mark.parametrize(
-    "change", [{"supervisor_start": 1}, {"host": "elsewhere"}, {"boot": "earlier"}, {"supervisor_pid": 0}]
+    "change", [{}, {"supervisor_start": 1}, {"host": "elsewhere"}, {"boot": "earlier"}, {"supervisor_pid": 0}]
 )
-def test_supervisors_that_do_not(tmp_path: Path, change: dict[str, object]) -> None:
+def test_supervisors_that_live_here(tmp_path: Path, change: dict[str, object]) -> None:
     path = make_run(tmp_path)
     parent = os.getppid()
     lease(path, **{"supervisor_pid": parent, "supervisor_start": processes.process_start(parent)} | change)
-    assert find_supervisors([path]) == []
+    assert [(each.pid, each.is_alive) for each in find_supervisors([path])] == ([] if change else [(parent, True)])
 
 
 def test_an_unreadable_lease_is_a_dead_attempt(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from assay.follow.attempts import RetryPolicy
 from assay.follow.collect import Collector
 from assay.follow.entry import Entry, Event
 from assay.follow.locations import StudyLocation
-from assay.launch.live_view import BestSoFar, Goal, Watcher, choose_goal
+from assay.launch.live_view import BestSoFar, Goal, Leader, Watcher, choose_goal
 from assay.observe.devices import Devices
 from assay.record.index.sqlite import SqliteIndex
 from assay.show.progress import BestRow, Progress, ProgressView
@@ -54,13 +54,18 @@ def end(supervisor: Any, name: str, state: State = State.DONE, **metrics: Sequen
     return entry
 
 
+def lead(best: BestSoFar, supervisor: Any) -> Leader:
+    found = best.update(supervisor)
+    assert found is not None
+    return found
+
+
 def test_the_best_value_counts_and_only_of_runs_that_are_done(supervisor: Any) -> None:
     best = BestSoFar()
     best.note(end(supervisor, "a", loss=[0.5, 0.2, 0.4]))
     best.note(end(supervisor, "b", loss=[0.3]))
     best.note(end(supervisor, "c", State.FAILED, loss=[0.1]))
-    leader = best.update(supervisor)
-    assert leader is not None
+    leader = lead(best, supervisor)
     assert (leader.run, leader.value, leader.is_new, leader.goal) == ("a", 0.2, True, Goal("loss", "min"))
     assert leader.render_value() == "loss 0.2 (min)"
 
@@ -69,14 +74,9 @@ def test_the_index_is_asked_only_when_runs_have_ended(supervisor: Any) -> None:
     best = BestSoFar()
     assert best.update(supervisor) is None
     best.note(end(supervisor, "a", loss=[0.5]))
-    for is_new in (True, False, False):
-        leader = best.update(supervisor)
-        assert leader is not None
-        assert leader.is_new is is_new
+    assert [lead(best, supervisor).is_new for _ in range(3)] == [True, False, False]
     best.note(end(supervisor, "b", loss=[0.6]))
-    leader = best.update(supervisor)
-    assert leader is not None
-    assert (leader.run, leader.is_new) == ("a", False)
+    assert lead(best, supervisor)[::3] == ("a", False)
     assert supervisor.queries == [["s/a"], ["s/b"]]
 
 
@@ -84,9 +84,7 @@ def test_runs_that_were_done_before_count_but_are_no_news(supervisor: Any) -> No
     best = BestSoFar()
     end(supervisor, "old", loss=[0.1])
     best.note(end(supervisor, "a", loss=[0.5]))
-    leader = best.update(supervisor)
-    assert leader is not None
-    assert (leader.run, leader.is_new) == ("old", False)
+    assert lead(best, supervisor)[::3] == ("old", False)
 
 
 def test_the_metric_is_that_of_the_goal_or_the_most_telling_of_the_first_run(supervisor: Any) -> None:
@@ -99,8 +97,7 @@ def test_the_metric_is_that_of_the_goal_or_the_most_telling_of_the_first_run(sup
     for best in (first, second):
         for entry in entries:
             best.note(entry)
-    leaders = [best.update(supervisor) for best in (first, second)]
-    assert [(each.run, each.value) for each in leaders if each] == [("b", 0.3), ("b", 7.0)]
+    assert [lead(best, supervisor)[:2] for best in (first, second)] == [("b", 0.3), ("b", 7.0)]
 
 
 def test_what_is_not_finite_never_leads(supervisor: Any) -> None:

@@ -23,10 +23,6 @@ def run(bench: Bench, *words: str, text: str = STUDY) -> tuple[int, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
-def states(bench: Bench) -> list[str]:
-    return [each["state"] for each in json.loads(bench.assay("ls", "s", "--fields", "state").stdout)]
-
-
 @pytest.mark.needs(mcp=True)
 def test_nothing_more_is_started_and_what_did_not_start_is_named(own_bench: Bench) -> None:
     code, _, err = run(own_bench, "-j", "1", "--plain", "--budget", "0.0003h")  # 0.0003 h are 1.08 s: two runs
@@ -34,7 +30,8 @@ def test_nothing_more_is_started_and_what_did_not_start_is_named(own_bench: Benc
     assert "warning: the budget of 0.0003h is used (" in err
     assert "so 3 runs did not start: x=3, x=4, x=5\n" in err
     assert err.endswith("assay run s.yml -j 1 --budget 0.0003h\n")
-    assert states(own_bench) == ["done", "done", *["not started"] * 3]
+    rows = json.loads(own_bench.assay("ls", "s", "--fields", "state").stdout)
+    assert [each["state"] for each in rows] == ["done", "done", *["not started"] * 3]
     waited = own_bench.assay("wait", "s")
     assert (waited.returncode, json.loads(waited.stdout)["counts"]) == (1, {"done": 2, "not started": 3})
     code, out, _ = run(own_bench, "-j", "1", "--json", "--budget", "0.0003cpuh")  # two cores each: one run

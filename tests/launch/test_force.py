@@ -133,29 +133,20 @@ def test_a_run_stopped_by_hand_is_repeated_by_the_next_force(shop: StudyProcesse
     assert states(shop) == [[D, D], [D, S, D], [D, D]]
 
 
-@pytest.mark.long
-def test_an_interrupted_force_with_new_code_keeps_what_has_that_code(shop: StudyProcesses) -> None:
+@pytest.mark.parametrize("is_edited", [pytest.param(False, marks=pytest.mark.long), True])
+def test_an_interrupted_force_with_new_code_keeps_what_has_that_code(shop: StudyProcesses, is_edited: bool) -> None:
+    """It is begun again where the code was edited since."""
     finish_once(shop)
     text = (shop.source / "train.sh").read_text()
     shop.write("train.sh", f"echo newer\n{text}")
     interrupt(shop, signal.SIGINT, "--force", "--new-code")
     (shop.base / "go").touch()
+    if is_edited:
+        shop.write("train.sh", f"echo newest\n{text}")
     assert shop.run("--slots", "0", "--force", "--new-code").code == 0
-    assert states(shop) == [[D, D], [D, S, D], [D, D]]
-    assert (shop.dir("n=3") / "run.2.log").read_text().startswith("newer")
-
-
-def test_an_interrupted_force_with_code_edited_since_is_begun_again(shop: StudyProcesses) -> None:
-    finish_once(shop)
-    text = (shop.source / "train.sh").read_text()
-    shop.write("train.sh", f"echo newer\n{text}")
-    interrupt(shop, signal.SIGINT, "--force", "--new-code")
-    (shop.base / "go").touch()
-    shop.write("train.sh", f"echo newest\n{text}")
-    assert shop.run("--slots", "0", "--force", "--new-code").code == 0
-    assert states(shop) == [[D, D, D], [D, S, D], [D, D]]
-    logs = [(shop.dir(f"n={n}") / f"run.{attempt}.log").read_text() for n, attempt in ((1, 3), (2, 3), (3, 2))]
-    assert all(log.startswith("newest") for log in logs)
+    assert states(shop) == [[D, D, D] if is_edited else [D, D], [D, S, D], [D, D]]
+    logs = [shop.dir("n=3") / "run.2.log", *(shop.dir(f"n={n}") / "run.3.log" for n in (1, 2) if is_edited)]
+    assert all(log.read_text().startswith("newest" if is_edited else "newer") for log in logs)
 
 
 def test_commands_that_the_interrupted_force_finished_are_not_repeated(shop: StudyProcesses) -> None:
@@ -208,21 +199,17 @@ def test_a_dry_run_shows_what_an_interrupted_force_has_left(shop: StudyProcesses
 def test_an_interrupted_rerun_is_continued_and_another_choice_of_runs_is_not(shop: StudyProcesses) -> None:
     finish_once(shop)
     names = [f"study/n={n}" for n in (1, 2, 3)]
-    interrupt_rerun(shop, names)
+    words = [sys.executable, "-m", "assay", "rerun", *names, "--root", str(shop.root), "--slots", "0", "--quiet"]
+    program = subprocess.Popen(words, cwd=shop.source, env=shop.env, stdin=subprocess.DEVNULL, text=True)
+    shop.started.append(program)
+    until((shop.dir("n=2") / "up").exists, "the second run is repeated")
+    assert shop.end(program, signal.SIGINT) == 130
     (shop.base / "go").touch()
     assert shop.call("rerun", *names, "--root", str(shop.root), "--slots", "0").code == 0
     assert states(shop) == [[D, D], [D, S, D], [D, D]]
     assert passes(shop) == []
     assert shop.call("rerun", names[0], "--root", str(shop.root), "--slots", "0").code == 0
     assert shop.states("n=1") == [D, D, D]
-
-
-def interrupt_rerun(shop: StudyProcesses, names: list[str]) -> None:
-    words = [sys.executable, "-m", "assay", "rerun", *names, "--root", str(shop.root), "--slots", "0", "--quiet"]
-    program = subprocess.Popen(words, cwd=shop.source, env=shop.env, stdin=subprocess.DEVNULL, text=True)
-    shop.started.append(program)
-    until((shop.dir("n=2") / "up").exists, "the second run is repeated")
-    assert shop.end(program, signal.SIGINT) == 130
 
 
 # ---------------------------------------------------------------- the file

@@ -25,9 +25,8 @@ from assay.values.run import Command, RunSpec, State
 @pytest.fixture
 def supervisor(tmp_path: Path) -> Iterator[Supervisor]:
     """A supervisor with two runs that wait for two slots, without its loop."""
-    entries = [
-        Entry(RunSpec(name, name, {}, (Command("run", "true"),)), str(tmp_path / name), RetryPolicy()) for name in "ab"
-    ]
+    specs = [RunSpec(name, name, {}, (Command("run", "true"),)) for name in "ab"]
+    entries = [Entry(spec, str(tmp_path / spec.name), RetryPolicy()) for spec in specs]
     (tmp_path / "slots").mkdir()
     executor = LocalExecutor()
     with SqliteIndex(tmp_path / "index.sqlite3") as index:
@@ -53,6 +52,7 @@ def let_go(held: list[HeldSlot]) -> None:
 
 
 def test_waiting_for_slots_that_others_hold_is_printed(supervisor: Supervisor, tmp_path: Path) -> None:
+    """Not waiting for runs of our own, or for nothing."""
     pool = supervisor.pool
     assert pool is not None
     others = take_all(build_pool(tmp_path))
@@ -60,23 +60,16 @@ def test_waiting_for_slots_that_others_hold_is_printed(supervisor: Supervisor, t
     assert pool.acquire() is None
     said = "waiting for a slot: all 2 are taken by other runs"
     assert Watcher(Progress(), "study").view(supervisor).messages == (said,)
+    supervisor.entries[0].has_slot = True
+    assert describe_wait(supervisor) == ()
+    supervisor.entries[0].has_slot = False
+    waiting, supervisor.queue = supervisor.queue, []
+    assert describe_wait(supervisor) == ()
+    supervisor.queue = waiting
     let_go(others)
     ours = take_all(pool)
     assert describe_wait(supervisor) == ()
     let_go(ours)
-
-
-def test_waiting_for_our_own_runs_is_not_printed(supervisor: Supervisor, tmp_path: Path) -> None:
-    pool = supervisor.pool
-    assert pool is not None
-    others = take_all(build_pool(tmp_path))
-    assert pool.acquire() is None
-    supervisor.entries[0].has_slot = True
-    assert describe_wait(supervisor) == ()
-    supervisor.entries[0].has_slot = False
-    supervisor.queue.clear()
-    assert describe_wait(supervisor) == ()
-    let_go(others)
 
 
 def test_the_only_slot(supervisor: Supervisor, tmp_path: Path) -> None:

@@ -44,16 +44,11 @@ def test_the_program_of_a_command(text: str, program: str | None) -> None:
     assert first_program(text) == program
 
 
-def study_of(folder: Path, env: tuple[tuple[str, str], ...] = (), names: tuple[str, ...] = ("train",)) -> Study:
-    commands = tuple(
-        CommandTemplate(name, (), position=Position("study.yml", 2 + i, 3)) for i, name in enumerate(names)
-    )
-    return Study("study", "native", "study.yml", str(folder), commands, (), env=env)
-
-
 def check(folder: Path, *texts: str, env: tuple[tuple[str, str], ...] = (), runs: int = 1) -> None:
     names = ("train", "test", "more")[: len(texts)]
-    study = study_of(folder, env, names)
+    positions = [Position("study.yml", 2 + i, 3) for i in range(len(names))]
+    known = tuple(CommandTemplate(name, (), position=at) for name, at in zip(names, positions, strict=True))
+    study = Study("study", "native", "study.yml", str(folder), known, (), env=env)
     commands = tuple(Command(name, text) for name, text in zip(names, texts, strict=True))
     plan = Plan(study, tuple(RunSpec(f"{n}", f"{n}", {}, commands) for n in range(runs)))
     check_executables(study, plan)

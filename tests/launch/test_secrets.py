@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.command_line import Cli, cli, own_bench  # noqa: F401 fixtures
+from tests.command_line import Cli
 from tests.finished_study import Bench
 
 from assay.record import run_directory
@@ -51,7 +51,7 @@ metrics: {{loss: 'loss ({{number}})'}}
 
 
 @pytest.fixture
-def planted(own_bench: Bench) -> Bench:  # noqa: F811
+def planted(own_bench: Bench) -> Bench:
     own_bench.write("check.py", CHECK)
     own_bench.write(".env", f"TOKEN={PLANTED['dotenv']}\n")
     own_bench.write("conf.yml", "password: nothing\n")
@@ -84,19 +84,9 @@ def find_run(bench: Bench) -> Path:
     return found
 
 
-def hashes(*values: str) -> list[str]:
-    return [hashlib.sha256(value.encode()).hexdigest() for value in values]
-
-
-def check_printed(text: str) -> None:
-    assert [name for name, value in PLANTED.items() if value in text] == []
-
-
 @pytest.mark.needs(plots=True)
 def test_planted_secrets_reach_the_program_and_nothing_that_is_written_or_printed(
-    planted: Bench,
-    cli: Cli,  # noqa: F811
-    monkeypatch: pytest.MonkeyPatch,
+    planted: Bench, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["assay", "run", "s.yml", "--token", PLANTED["typed"]])
     printed = []
@@ -115,7 +105,8 @@ def test_planted_secrets_reach_the_program_and_nothing_that_is_written_or_printe
         result = cli(*words)
         assert result.code in (0, 1, 3), (words, result.err)
         printed.append(result.out + result.err)
-    check_printed("".join(printed) + " ".join(keys))
+    text = "".join(printed) + " ".join(keys)
+    assert [name for name, value in PLANTED.items() if value in text] == []
 
     found = find_planted(planted.folder.parent)
     kept = {str(path.relative_to(planted.folder.parent)) for path in planted.root.glob("s/.assay/files/*.yml")}
@@ -125,24 +116,27 @@ def test_planted_secrets_reach_the_program_and_nothing_that_is_written_or_printe
         assert (planted.folder.parent / path).stat().st_mode & 0o777 == 0o600
     common = [PLANTED["env"], PLANTED["number"], PLANTED["assigned"]]
     flag = ["--token", PLANTED["flag"], PLANTED["form"], f"https://bob:{PLANTED['url']}@host/x", "0.1"]
-    expected = sorted(hashes(*common, PLANTED[name], *flag) * 2 for name in ("param_a", "param_b"))
+    expected = sorted(
+        [hashlib.sha256(value.encode()).hexdigest() for value in (*common, PLANTED[name], *flag)] * 2
+        for name in ("param_a", "param_b")
+    )
     assert sorted((planted.root / key / "seen").read_text().split() for key in keys) == expected
 
 
-def test_a_run_with_secrets_can_be_started_by_hand(planted: Bench, cli: Cli) -> None:  # noqa: F811
+def test_a_run_with_secrets_can_be_started_by_hand(planted: Bench, cli: Cli) -> None:
     assert cli("run", "s.yml", "-j", "1", "--quiet").code == 0
     run = next(path.parent for path in planted.root.glob("s/*/job.sh"))
     assert subprocess.run(["bash", "job.sh"], cwd=run, check=False).returncode == 0
     assert len((run / "seen").read_text().split()) == 2 * 9
 
 
-def test_a_limited_run_has_its_secrets(planted: Bench, cli: Cli) -> None:  # noqa: F811
+def test_a_limited_run_has_its_secrets(planted: Bench, cli: Cli) -> None:
     planted.write("s.yml", STUDY + "timeout: 60\n")
     assert cli("run", "s.yml", "-j", "1", "--quiet").code == 0
     assert len(list(planted.root.glob("s/*/seen"))) == 2
 
 
-def test_a_replaced_token_reaches_the_runs_that_are_tried_again(own_bench: Bench, cli: Cli) -> None:  # noqa: F811
+def test_a_replaced_token_reaches_the_runs_that_are_tried_again(own_bench: Bench, cli: Cli) -> None:
     text = "study: s\ncommand: '[ \"$HF_TOKEN\" = goodToken123 ]'\nenv: {HF_TOKEN: %s}\n"
     assert cli("run", own_bench.write("s.yml", text % "oldToken123"), "-j", "1", "--quiet").code == 1
     again = cli("run", own_bench.write("s.yml", text % "goodToken123"), "-j", "1", "--quiet", "--retry", "failed")
@@ -150,14 +144,14 @@ def test_a_replaced_token_reaches_the_runs_that_are_tried_again(own_bench: Bench
     assert len(list(own_bench.root.glob("s/*/run.json"))) == 1  # variables are no part of a run's identity
 
 
-def test_another_secret_parameter_is_another_run(own_bench: Bench, cli: Cli) -> None:  # noqa: F811
+def test_another_secret_parameter_is_another_run(own_bench: Bench, cli: Cli) -> None:
     text = "study: s\ncommand: 'true {token}'\nparams: {token: %s}\n"
     for token, count in (("firstToken1", 1), ("firstToken1", 1), ("otherToken2", 2)):
         assert cli("run", own_bench.write("s.yml", text % token), "-j", "1", "--quiet").code == 0
         assert len(list(own_bench.root.glob("s/*/run.json"))) == count
 
 
-def test_without_its_secrets_a_run_fails_and_gives_the_reason(own_bench: Bench, cli: Cli) -> None:  # noqa: F811
+def test_without_its_secrets_a_run_fails_and_gives_the_reason(own_bench: Bench, cli: Cli) -> None:
     file = own_bench.write("s.yml", "study: s\ncommand: 'true'\nenv: {HF_TOKEN: someToken123}\n")
     assert cli("run", file, "-j", "1", "--quiet").code == 0
     secrets = find_run(own_bench) / "secrets.sh"
@@ -171,9 +165,7 @@ def test_without_its_secrets_a_run_fails_and_gives_the_reason(own_bench: Bench, 
 
 @pytest.mark.parametrize("call", [["run", "s.yml", "-j", "1", "--quiet", "--force"], ["rerun", "s"]])
 def test_a_damaged_job_of_a_run_with_secrets_is_built_again_without_them(
-    own_bench: Bench,  # noqa: F811
-    cli: Cli,  # noqa: F811
-    call: list[str],
+    own_bench: Bench, cli: Cli, call: list[str]
 ) -> None:
     text = "study: s\ncommand: '[ $HF_TOKEN = goodToken123 ] && [ {token} = otherToken456 ]'\n"
     own_bench.write("s.yml", f"{text}env: {{HF_TOKEN: goodToken123}}\nparams: {{token: otherToken456}}\n")
@@ -185,7 +177,7 @@ def test_a_damaged_job_of_a_run_with_secrets_is_built_again_without_them(
     assert job.read_text() == whole
 
 
-def test_a_setting_marks_and_unmarks_names_and_files(own_bench: Bench, cli: Cli) -> None:  # noqa: F811
+def test_a_setting_marks_and_unmarks_names_and_files(own_bench: Bench, cli: Cli) -> None:
     own_bench.write("assay.toml", 'secret_names = ["MY_*", "!HF_TOKEN"]\nsecret_files = ["*.lic", "!.env"]\n')
     own_bench.write("a.lic", "x")
     own_bench.write(".env", "x")
@@ -197,7 +189,7 @@ def test_a_setting_marks_and_unmarks_names_and_files(own_bench: Bench, cli: Cli)
     assert [(run / "code" / name).is_symlink() for name in ("a.lic", ".env")] == [True, False]
 
 
-def test_a_setting_that_is_no_list_of_patterns_is_refused(own_bench: Bench, cli: Cli) -> None:  # noqa: F811
+def test_a_setting_that_is_no_list_of_patterns_is_refused(own_bench: Bench, cli: Cli) -> None:
     own_bench.write("assay.toml", 'secret_names = "MY_*"\n')
     result = cli("run", own_bench.write("s.yml", "command: 'true'\n"))
     assert result.code == 2
@@ -205,7 +197,7 @@ def test_a_setting_that_is_no_list_of_patterns_is_refused(own_bench: Bench, cli:
 
 
 @pytest.mark.needs(compat=True)
-def test_runx_files_keep_their_secrets_apart(own_bench: Bench, cli: Cli) -> None:  # noqa: F811
+def test_runx_files_keep_their_secrets_apart(own_bench: Bench, cli: Cli) -> None:
     own_bench.write("check.py", "import sys; sys.exit(sys.argv[-1] != 'planted' + 'Runx123')")
     text = f"CMD: {sys.executable} check.py\nHPARAMS: {{lr: 1, api_key: plantedRunx123, RUNX.TAG: 'k{{api_key}}'}}\n"
     result = cli("runx", own_bench.write("sweep.yml", text), "-i")
@@ -220,7 +212,7 @@ def test_runx_files_keep_their_secrets_apart(own_bench: Bench, cli: Cli) -> None
 
 
 @pytest.mark.needs(compat=True)
-def test_mlrunner_files_keep_their_secrets_apart(own_bench: Bench, cli: Cli) -> None:  # noqa: F811
+def test_mlrunner_files_keep_their_secrets_apart(own_bench: Bench, cli: Cli) -> None:
     text = "template: {train: 'test {token} = plantedMl123 && touch {_output}/made'}\nresource: [cpu]\n---\ntoken: [plantedMl123]\n"
     own_bench.write("params.yaml", text)
     for flags in ([], ["--no-subdir", "-o", "flat"]):
@@ -240,7 +232,7 @@ def test_mlrunner_files_keep_their_secrets_apart(own_bench: Bench, cli: Cli) -> 
 
 
 @pytest.mark.needs(farms=True)
-def test_a_farm_is_given_no_secret(own_bench: Bench, cli: Cli) -> None:  # noqa: F811
+def test_a_farm_is_given_no_secret(own_bench: Bench, cli: Cli) -> None:
     own_bench.write("submit.sh", 'echo "$@" >> given; bash -c "$1"\n')
     text = (
         "study: s\ncommand: test {token} = plantedFarm123\nparams: {token: plantedFarm123}\n"
@@ -255,8 +247,7 @@ def test_a_farm_is_given_no_secret(own_bench: Bench, cli: Cli) -> None:  # noqa:
 
 
 def test_directories_of_earlier_versions_run_again_and_are_shown_without_their_secrets(
-    own_bench: Bench,  # noqa: F811
-    cli: Cli,  # noqa: F811
+    own_bench: Bench, cli: Cli
 ) -> None:
     file = own_bench.write("s.yml", "study: s\ncommand: '[ $A_TOKEN = X ] && [ {token} = X ]'\nparams: {token: X}\n")
     own_bench.write("assay.toml", 'secret_names = ["!*"]\n')
@@ -274,7 +265,7 @@ def test_directories_of_earlier_versions_run_again_and_are_shown_without_their_s
     assert "plantedOld12" not in printed
 
 
-def test_what_the_originals_wrote_is_tabled_without_its_secrets(own_bench: Bench, cli: Cli) -> None:  # noqa: F811
+def test_what_the_originals_wrote_is_tabled_without_its_secrets(own_bench: Bench, cli: Cli) -> None:
     folder = own_bench.folder / "logs/exp/one"
     folder.mkdir(parents=True)
     (folder / "hparams.json").write_text('{"lr": 0.1, "api_key": "plantedRunxOriginal1"}')
@@ -295,7 +286,7 @@ env: {env}
 """
 
 
-def test_changed_variables_reach_the_next_attempt(cli: Cli, own_bench: Bench) -> None:  # noqa: F811
+def test_changed_variables_reach_the_next_attempt(cli: Cli, own_bench: Bench) -> None:
     run = own_bench.root / "e" / "run"
 
     def attempt(env: str, *words: str) -> str:
@@ -322,9 +313,7 @@ def test_changed_variables_reach_the_next_attempt(cli: Cli, own_bench: Bench) ->
 
 
 def test_a_supervisor_that_is_killed_while_it_changes_the_variables(
-    cli: Cli,  # noqa: F811
-    own_bench: Bench,  # noqa: F811
-    monkeypatch: pytest.MonkeyPatch,
+    cli: Cli, own_bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = own_bench.root / "e" / "run"
     own_bench.write("e.yml", ENV_STUDY.replace("{env}", "{FOO: one}"))

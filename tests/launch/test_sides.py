@@ -27,9 +27,8 @@ def test_a_virtual_environment_comes_first_on_the_path(hostile_path: Path, tmp_p
 def test_words_come_before_the_command_in_its_folder(tmp_path: Path) -> None:
     inner = tmp_path / "a b"
     inner.mkdir()
-    text = build_side_command(
-        ("sh", "-c", 'echo "$X $PWD" $1', "_", "1 2"), parse_environment("env X=5", "--a-env"), "a b"
-    )
+    words = ("sh", "-c", 'echo "$X $PWD" $1', "_", "1 2")
+    text = build_side_command(words, parse_environment("env X=5", "--a-env"), "a b")
     assert call(text, tmp_path) == f"5 {inner} 1 2"
 
 

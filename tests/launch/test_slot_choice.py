@@ -116,11 +116,34 @@ class TestCpu:
 
 
 class TestGpus:
-    def test_one_slot_for_each(self, machine) -> None:
+    @pytest.mark.parametrize(
+        ("resources", "labels"),
+        [
+            ({}, ("0", "1", "2")),
+            ({"gpus": 2}, ("0,1",)),
+            ({"runs_per_gpu": 2}, ("0", "1", "2") * 2),
+            ({"gpus": 4}, "asks for 4 GPUs, and 3 can be used here"),
+        ],
+    )
+    def test_all_that_are_there(self, machine, resources: dict[str, int], labels: tuple[str, ...] | str) -> None:
         machine(0, 0, 0)
-        slots = choose_slots(study(), None, NOTHING)
-        assert slots.labels == ("0", "1", "2")
-        assert slots.env == {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+        if isinstance(labels, str):
+            with pytest.raises(UsageError, match=labels):
+                choose_slots(study(**resources), None, NOTHING)
+            return
+        slots = choose_slots(study(**resources), None, NOTHING)
+        assert (slots.labels, slots.env) == (labels, {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"})
+
+    @pytest.mark.parametrize(
+        ("used", "text"),
+        [(0, "CUDA_VISIBLE_DEVICES names none of this machine"), (None, r"none was found: .*no driver")],
+    )
+    def test_none(self, machine, monkeypatch: pytest.MonkeyPatch, used: int | None, text: str) -> None:
+        machine(used)
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
+        with pytest.raises(UsageError, match=text) as caught:
+            choose_slots(study(gpus=1), None, NOTHING)
+        assert "--slots" in caught.value.render()
 
     def test_the_users_order_of_devices_stays(self, machine, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("CUDA_DEVICE_ORDER", "FASTEST_FIRST")
@@ -146,31 +169,6 @@ class TestGpus:
         monkeypatch.setenv("ASSAY_SLOT", "1")
         assert choose_slots(study(), None, NOTHING).labels == ("0", "1", "2"), "a run has it"
 
-    def test_none_of_those_that_are_there_is_visible(self, machine, monkeypatch: pytest.MonkeyPatch) -> None:
-        machine(0)
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
-        with pytest.raises(UsageError, match="CUDA_VISIBLE_DEVICES names none of this machine"):
-            choose_slots(study(gpus=1), None, NOTHING)
-
-    def test_several_for_each_run(self, machine) -> None:
-        machine(0, 0, 0, 0, 0)
-        assert choose_slots(study(gpus=2), None, NOTHING).labels == ("0,1", "2,3")
-
-    def test_several_runs_on_each(self, machine) -> None:
-        machine(0, 0)
-        assert choose_slots(study(runs_per_gpu=2), None, NOTHING).labels == ("0", "1", "0", "1")
-
-    def test_too_few(self, machine) -> None:
-        machine(0)
-        with pytest.raises(UsageError, match="asks for 2 GPUs, and 1 can be used here"):
-            choose_slots(study(gpus=2), None, NOTHING)
-
-    def test_none(self, machine) -> None:
-        machine(None)
-        with pytest.raises(UsageError, match=r"none was found: .*no driver") as caught:
-            choose_slots(study(gpus=1), None, NOTHING)
-        assert "--slots" in caught.value.render()
-
     @pytest.mark.parametrize(
         ("used", "resources", "free"),
         [
@@ -178,6 +176,7 @@ class TestGpus:
             ((0.0, 2.0), {}, [True, False]),
             ((12.0, 13.0), {"gpu_memory_bytes": 4 * GIB}, [True, False]),
             ((8.0, 9.0), {"runs_per_gpu": 2}, [True, False] * 2),
+            ((0.0, 10.0), {"gpus": 2}, [False]),  # both must be free
         ],
     )
     def test_what_is_in_use_has_to_wait(
@@ -194,11 +193,6 @@ class TestGpus:
         assert not slots.usable(entry)
         machine(0)
         assert slots.usable(entry)
-
-    def test_of_two_gpus_both_must_be_free(self, machine) -> None:
-        machine(0, 10)
-        slots = choose_slots(study(gpus=2), None, NOTHING)
-        assert not slots.usable(build_entries(slots.labels)[0])
 
 
 class TestGpusThatCannotBeUsed:

@@ -63,17 +63,6 @@ def test_comments_and_blank_lines_are_no_change(shop: StudyProcesses) -> None:
     assert "1 run kept: train.py has changed since" in shop.run("--slots", "0").err
 
 
-def test_the_study_file_and_what_is_no_code_are_no_change(shop: StudyProcesses) -> None:
-    shop.write_study("bash train.sh {n}", "params: {n: [1]}\n")
-    shop.write("train.sh", "echo old\n")
-    assert shop.run("--slots", "0").code == 0
-    shop.write_study("bash train.sh {n}", "params: {n: [1, 2]}\n")
-    shop.write("loss.png", "a picture")
-    again = shop.run("--slots", "0")
-    assert again.code == 0
-    assert "changed since" not in again.err
-
-
 def test_a_sweep_that_is_continued_runs_the_code_it_was_planned_with(shop: StudyProcesses) -> None:
     wait = "while [ ! -e $ALL ]; do sleep 0.05; done"
     shop.write("train.sh", f"echo old\n[ $1 != 1 ] || {wait}\n")
@@ -204,19 +193,6 @@ def test_the_same_device_twice_is_two_places(shop: StudyProcesses) -> None:
     assert [shop.log(f"n={n}") for n in (1, 2)] == ["at=0\n"] * 2
 
 
-def test_cpu_slots_divide_the_cores(shop: StudyProcesses) -> None:
-    shop.write_study(SHOW)
-    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
-        del shop.env[name]
-    assert shop.run("--slots", "cpu:2").code == 0
-    share = str(max(1, len(os.sched_getaffinity(0)) // 2))
-    seen = env_of(shop)
-    assert (seen["OMP_NUM_THREADS"], seen["MKL_NUM_THREADS"], seen["OPENBLAS_NUM_THREADS"]) == (share,) * 3
-    assert "CUDA_VISIBLE_DEVICES" not in seen
-    assert shop.run("--slots", "cpu:2", "--force", OMP_NUM_THREADS="17").code == 0
-    assert env_of(shop, attempt=2)["OMP_NUM_THREADS"] == "17"  # what the user has set stays
-
-
 def test_a_machine_without_gpus_gets_cpu_slots(shop: StudyProcesses) -> None:
     shop.write_study(SHOW)
     del shop.env["OMP_NUM_THREADS"]
@@ -268,14 +244,6 @@ def test_a_busy_gpu_is_left_alone_until_it_is_free(shop: StudyProcesses) -> None
     assert shop.log("n=4") == "at=1\n"
     (shop.base / "all").touch()
     assert program.wait(60) == 0
-
-
-def test_runs_of_two_gpus(shop: StudyProcesses) -> None:
-    shop.write_study(SHOW, "resources: {gpus: 2}\n")
-    assert shop.run(ASSAY_FAKE_NVML=write_gpus(shop, 0, 0, 0)).code == 0
-    assert env_of(shop)["CUDA_VISIBLE_DEVICES"] == "0,1"
-    too_few = shop.run("--force", ASSAY_FAKE_NVML=write_gpus(shop, 0))
-    assert (too_few.code, "asks for 2 GPUs, and 1 can be used here" in too_few.err) == (2, True)
 
 
 # ---------------------------------------------------------------- the index says what the files say

@@ -12,7 +12,7 @@ from tests.finished_study import Bench
 
 from assay.errors import UsageError
 from assay.follow.locations import FoundRun, StudyLocation
-from assay.launch.variations import find_checkpoint
+from assay.launch.rerun import find_checkpoint
 from assay.record import run_directory
 
 STUDY = """
@@ -69,6 +69,8 @@ def test_a_changed_run_is_a_new_run_with_the_file_and_the_code_of_its_parent(fit
     assert (grandchild.parent, grandchild.overrides) == ("fit/lr=0.1,epochs=6", ("epochs=6,12", "lr=0.5"))
     rerun(fit, "fit/lr=0.1", "epochs=6")  # this run exists: kept
     assert not list(fit.root.glob("fit/*/lease.2"))
+    plain = json.loads(fit.run(STUDY, "--json").stdout)  # a plain call does not know the new runs
+    assert [run["name"] for run in plain["runs"]] == ["lr=0.1", "lr=0.01"]
 
 
 def test_new_code_gives_it_the_current_code(fit: Bench) -> None:
@@ -131,12 +133,6 @@ def test_lost_code_is_reported(fit: Bench, cli: Cli) -> None:
     result = cli("rerun", "fit/lr=0.1", "epochs=6")
     assert result.code == 2
     assert "--new-code" in result.err
-
-
-def test_a_plain_call_does_not_know_the_new_runs(fit: Bench) -> None:
-    rerun(fit, "fit/lr=0.1", "epochs=6")
-    outcome = json.loads(fit.run(STUDY, "--json").stdout)
-    assert [run["name"] for run in outcome["runs"]] == ["lr=0.1", "lr=0.01"]
 
 
 def test_repeats_keep_their_number(own_bench: Bench) -> None:

@@ -29,12 +29,8 @@ def names(table: Any) -> list[str]:
 
 def test_only_columns_with_something_to_say() -> None:
     assert names(listing.build_run_table([run("a")], 0.0)) == ["run", "state"]
-    assert names(listing.build_run_table([run("a", reason="broke", slot="0")], 0.0)) == [
-        "run",
-        "state",
-        "slot",
-        "reason",
-    ]
+    more = run("a", reason="broke", slot="0")
+    assert names(listing.build_run_table([more], 0.0)) == ["run", "state", "slot", "reason"]
 
 
 def test_time_goes_on_while_it_runs() -> None:

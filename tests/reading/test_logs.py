@@ -31,9 +31,8 @@ def name_of(path: str) -> str:
 
 
 def test_the_failed_commands_newest_log(tmp_path: Path) -> None:
-    run = make_run(
-        tmp_path, dict.fromkeys(["train.log", "train.exit.1", "train.2.log", "train.2.exit.1", "test.log"], "")
-    )
+    files = ["train.log", "train.exit.1", "train.2.log", "train.2.exit.1", "test.log"]
+    run = make_run(tmp_path, dict.fromkeys(files, ""))
     assert name_of(logs.find_log(run)) == "train.2.log"
     assert name_of(logs.find_log(run, attempt=1)) == "train.log"
     assert name_of(logs.find_log(run, command="test")) == "test.log"
@@ -119,11 +118,7 @@ def test_what_matters_of_a_log(tmp_path: Path) -> None:
     text = steps + trace + steps + "CUDA error: out of memory\n" + "epoch 9 done\n" * 3
     shown = find_errors(write_log(tmp_path, text), 2)
     assert shown == [*trace.splitlines(), "…", "CUDA error: out of memory", "…", *["epoch 9 done"] * 2]
-
-
-def test_what_ends_with_its_error_is_shown_once(tmp_path: Path) -> None:
-    trace = TRACE.format("", 3, "ValueError")
-    assert find_errors(write_log(tmp_path, "step 1\n" + trace)) == trace.splitlines()
+    assert find_errors(write_log(tmp_path, "step 1\n" + trace)) == trace.splitlines(), "its end is shown once"
 
 
 def test_tracebacks_of_several_ranks_and_repeated_lines(tmp_path: Path) -> None:

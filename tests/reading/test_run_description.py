@@ -78,12 +78,9 @@ def test_the_environment_of_a_farms_run_is_that_of_the_machine_that_submitted_it
     assert sections[0].title == f"Environment{title}"
 
 
-@pytest.mark.parametrize(("age", "said"), [(0, "just now"), (3600, "1 h ago")])
-def test_moments(age: float, said: str) -> None:
-    assert render_moment(1e9, 1e9 + age).endswith(f"({said})")
+def test_moments() -> None:
+    assert render_moment(1e9, 1e9).endswith("(just now)")
+    assert render_moment(1e9, 1e9 + 3600).endswith("(1 h ago)")
     assert render_moment(None, 1e9) == "-"
-
-
-@pytest.mark.parametrize("seconds", [1e308, -1e308, 1e15, float("inf"), float("nan")])
-def test_a_time_that_no_calendar_has_is_shown_as_such(seconds: float) -> None:
-    assert render_moment(seconds, now=0.0) == "an impossible time"
+    for seconds in (1e308, -1e308, 1e15, math.inf, math.nan):
+        assert render_moment(seconds, now=0.0) == "an impossible time"

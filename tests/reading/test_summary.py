@@ -116,23 +116,22 @@ def ordered(data: IndexTable, *sort: str) -> list[str]:
     return [row.name for row in build_summary(data, SummaryOptions(sort=sort)).rows]
 
 
-def test_a_parameter_is_sorted_in_the_direction_that_was_asked_for() -> None:
-    data = with_params(build_data(4, metric("loss", [0.1] * 4)), lr=[0.2, 0.1, 10, 0.3])
-    assert ordered(data, "lr") == ordered(data, "lr:min") == ["r1", "r0", "r3", "r2"]
-    assert ordered(data, "lr:max") == ["r2", "r3", "r0", "r1"]
-
-
-def test_missing_values_come_last_in_both_directions() -> None:
-    data = with_params(build_data(4, metric("loss", [0.1] * 4)), lr=[None, 0.1, float("nan"), 0.3])
-    del data.rows[1].params["lr"]  # type: ignore[attr-defined]
-    assert ordered(data, "lr:min") == ["r3", "r0", "r1", "r2"]
-    assert ordered(data, "lr:max") == ["r3", "r0", "r1", "r2"]
-
-
-def test_numbers_come_before_texts_and_a_number_in_quotes_is_one() -> None:
-    data = with_params(build_data(6, metric("loss", [0.1] * 6)), lr=["auto", 1e-3, "1e-4", True, [1, 2], 10**400])
-    assert ordered(data, "lr") == ["r2", "r1", "r5", "r3", "r4", "r0"]
-    assert ordered(data, "lr:max") == ["r5", "r1", "r2", "r0", "r4", "r3"]
+@pytest.mark.parametrize(
+    ("values", "lowest_first", "highest_first"),
+    [
+        ([0.2, 0.1, 10, 0.3], "r1 r0 r3 r2", "r2 r3 r0 r1"),
+        ([None, ..., math.nan, 0.3], "r3 r0 r1 r2", "r3 r0 r1 r2"),  # missing values come last
+        # numbers come before texts, and a number in quotes is one
+        (["auto", 1e-3, "1e-4", True, [1, 2], 10**400], "r2 r1 r5 r3 r4 r0", "r5 r1 r2 r0 r4 r3"),
+    ],
+)
+def test_a_parameter_is_sorted_in_either_direction(values: list[Any], lowest_first: str, highest_first: str) -> None:
+    data = with_params(build_data(len(values), metric("loss", [0.1] * len(values))), lr=values)
+    for row in data.rows:
+        if row.params["lr"] is ...:
+            del row.params["lr"]  # type: ignore[attr-defined]
+    assert ordered(data, "lr") == ordered(data, "lr:min") == lowest_first.split()
+    assert ordered(data, "lr:max") == highest_first.split()
 
 
 def test_several_keys_sort_by_all_of_them_the_first_one_first() -> None:
@@ -177,9 +176,8 @@ def test_the_deviation_of_single_runs_gives_way_first() -> None:
 
 
 def test_every_column_of_a_grouped_csv_has_a_name_of_its_own() -> None:
-    data = build_data(
-        4, metric("loss", [0.4, 0.3, 0.2, 0.1], [0.4, 0.3, 0.2, 0.05]), metric("acc", [1.0, 2.0, 3.0, 4.0])
-    )
+    loss = metric("loss", [0.4, 0.3, 0.2, 0.1], [0.4, 0.3, 0.2, 0.05])
+    data = build_data(4, loss, metric("acc", [1.0, 2.0, 3.0, 4.0]))
     head = render_csv(grouped(data, sort=("loss",)).table).splitlines()[0]
     assert head == "lr,n,loss,loss_sd,best loss,loss_best_sd,acc,acc_sd"
 

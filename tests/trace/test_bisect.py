@@ -15,8 +15,8 @@ import pytest
 import torch
 from tests.command_line import Cli
 
+from assay.trace.bisecting import write_repro
 from assay.trace.judge.calls import Opinion, Parting, find_parting
-from assay.trace.repro import write_repro
 
 _TRAIN = """
 import os, sys

@@ -66,9 +66,8 @@ def test_the_sketch_estimates_the_norm_of_a_difference() -> None:
 
 
 def test_what_is_not_finite_is_counted_and_left_out_of_sums() -> None:
-    hashed, bad, zeros, total, squares, largest, *sketch = digest(
-        torch.tensor([float("nan"), 2.0, 0.0, -3.0, float("inf"), float("-inf")])
-    )
+    values = torch.tensor([torch.nan, 2.0, 0.0, -3.0, torch.inf, -torch.inf])
+    hashed, bad, zeros, total, squares, largest, *sketch = digest(values)
     assert (bad, zeros, total, squares, largest) == (3, 1, -1.0, 13.0, 3.0)
     assert hashed
     assert sorted(map(abs, sketch))[-2:] == [2.0, 3.0]

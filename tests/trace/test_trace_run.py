@@ -161,11 +161,8 @@ def test_torchrun_records_each_rank_and_a_placement_can_be_declared(cli: Cli, pr
     assert "placement.txt:3:1: is not NAME = NAME" in refused.err
 
 
-@pytest.mark.parametrize("text", ["0", "2-1", "one", "1,,2", ""])
-def test_steps_that_are_not_steps_are_refused(text: str, cli: Cli) -> None:
-    done = cli("trace", "run", "--steps", text, "--", "true")
-    assert (done.code, "is not a list of steps" in done.err) == (2, True)
-
-
-def test_steps_are_numbers_and_ranges() -> None:
+def test_steps_are_numbers_and_ranges(cli: Cli) -> None:
     assert parse_steps("100,1-3, 2", "--steps") == (1, 2, 3, 100)
+    for text in ("0", "2-1", "one", "1,,2", ""):
+        done = cli("trace", "run", "--steps", text, "--", "true")
+        assert (done.code, "is not a list of steps" in done.err) == (2, True)

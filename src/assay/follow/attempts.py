@@ -53,10 +53,8 @@ class RetryPolicy:
 
     def begin(self, history: History) -> RetryPolicy:
         """Return the policy of a supervisor that begins: it starts the next attempt of a run that it finds interrupted.
-
         Attempts that are interrupted later were interrupted by another supervisor, and stay so. They are compared by
-        number, as the wall clock may go back between two calls.
-        """
+        number, as the wall clock may go back between two calls."""
         stopped = [attempt.number for attempt in history.attempts if attempt.stop is not None]
         return replace(self, interrupted=max(stopped, default=0))
 
@@ -149,25 +147,20 @@ def decide(
     outcome = build_outcome(last, commands, finished_before(history), find_newer)
     is_on_ssh = last.handle is not None and last.handle.executor == "ssh"  # this host may not have got the stop
     if alive is Liveness.UNKNOWN and (outcome.state is State.LOST or (last.stop is not None and is_on_ssh)):
-        return _decide_elsewhere(last, replace(outcome, state=State.LOST), policy)
-    action = Action.CLOSE if outcome.state is State.DONE else Action.CLEAN
+        # a job on another host, or on an ssh host that is silent for long, is followed unless the policy gives it up
+        is_on_farm = last.handle is not None and last.handle.executor not in ("local", "ssh")
+        if is_on_farm or not policy.abandons or last.number > policy.base:
+            state = State.RUNNING if is_on_farm else State.LOST
+            return Decision(Action.FOLLOW, state, last.number, handle=last.handle)
+        outcome, action = replace(outcome, state=State.LOST, reason=GIVEN_UP, cause=""), Action.CLOSE
+    else:
+        action = Action.CLOSE if outcome.state is State.DONE else Action.CLEAN
     return Decision(action, outcome.state, last.number, outcome, last.handle)
 
 
-def _decide_elsewhere(last: Attempt, outcome: Outcome, policy: RetryPolicy) -> Decision:
-    """Follow a job on another host, or on an ssh host that is silent for long, unless the policy gives it up."""
-    if last.handle is not None and last.handle.executor not in ("local", "ssh"):
-        return Decision(Action.FOLLOW, State.RUNNING, last.number, handle=last.handle)
-    if policy.abandons and last.number <= policy.base:
-        return Decision(Action.CLOSE, State.LOST, last.number, replace(outcome, reason=GIVEN_UP, cause=""), last.handle)
-    return Decision(Action.FOLLOW, State.LOST, last.number, handle=last.handle)
-
-
 def finished_before(history: History) -> set[str]:
-    """Return the commands that the last attempt left out; if its files do not name them, those that others finished.
-
-    A killed repeat must not count as done because an earlier attempt was.
-    """
+    """Return the commands that the last attempt left out; if its files do not name them, those that others finished. A
+    killed repeat must not count as done because an earlier attempt was."""
     last = history.last
     if last is not None and last.skips is not None:
         return last.skips
@@ -187,17 +180,13 @@ def build_outcome(
     if attempt.handle is None or attempt.handle.begins is None or state is State.DONE:
         return outcome
     outcome = replace(outcome, checkpoint=find_newer(attempt.handle.begins))
-    return _conclude_warned(attempt, outcome) if attempt.is_warned and attempt.stop is None else outcome
-
-
-def _conclude_warned(attempt: Attempt, outcome: Outcome) -> Outcome:
-    """Return the outcome of an attempt that ended after the warning of its time limit, whatever its exit code."""
-    if outcome.state not in (State.FAILED, State.TIMEOUT) or attempt.contradictory:
+    ran_out = attempt.is_warned and attempt.stop is None and not attempt.contradictory  # whatever its exit code
+    if not ran_out or state not in (State.FAILED, State.TIMEOUT):
         return outcome
     if outcome.checkpoint:
         reason = f"{OUT_OF_TIME}; goes on from {describe_checkpoint(outcome.checkpoint)}"
         return replace(outcome, state=State.STOPPED, reason=reason, cause="out of time")
-    when = "" if outcome.state is State.TIMEOUT else " after the warning of its time limit"
+    when = "" if state is State.TIMEOUT else " after the warning of its time limit"
     return replace(outcome, reason=f"{outcome.reason}{when}, {NO_CHECKPOINT}")
 
 
@@ -215,13 +204,7 @@ def _conclude(attempt: Attempt, commands: tuple[str, ...], finished_before: set[
     name, code = next(bad, (max(attempt.late, default=""), 0))
     if state is State.TIMEOUT:
         return state, f"{name} ran into its time limit"
-    return state, f"{name} ended with exit code {code}{_signal(code)}"
+    from signal import Signals
 
-
-def _signal(code: int) -> str:
-    import signal
-
-    try:
-        return f" ({signal.Signals(code - 128).name})" if code > 128 else ""
-    except ValueError:
-        return ""
+    signals = {128 + each: f" ({each.name})" for each in Signals}
+    return state, f"{name} ended with exit code {code}{signals.get(code, '')}"

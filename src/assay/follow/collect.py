@@ -69,30 +69,32 @@ def find_sources(
     present = names if names is not None else os.listdir(run_dir)
     chain = Chain() if chain is None else chain
     chain.find_attempts(run_dir, spec, present)
-    sources = list(_log_sources(run_dir, spec, present, chain))
+    sources: list[Source] = []
+    patterns = [pattern for pattern in spec.patterns if isinstance(pattern, Pattern)]
+    for command in spec.commands if patterns else ():
+        parse_logs = partial(log_parser, patterns, command.name)
+        logs = _find_counting(spec, present, command.name, chain)
+        sources += chain.cut(run_dir, [[Source(log, parse_logs)] for log in logs])
     counting, _ = _split_series(run_dir, present, chain)
     parse = _parse_file("jsonl", None)
-    attempts = groupby(counting, lambda name: layout.parse_series_name(name)[0])
-    sources += chain.cut(
-        run_dir, [[Source(f"{layout.METRICS_DIR}/{name}", parse) for name in each] for _, each in attempts]
-    )
+    attempts = [[*names] for _, names in groupby(counting, lambda name: layout.parse_series_name(name)[0])]
+    series = [[Source(f"{layout.METRICS_DIR}/{name}", parse) for name in each] for each in attempts]
+    sources += chain.cut(run_dir, series)
     if layout.LOGX_METRICS_FILE in present:
         read = files.parse_logx_columns
         sources.append(
             Source(layout.LOGX_METRICS_FILE, lambda data, state, final: read(data, state, final=final, brief=brief))
         )
-    for pattern in spec.patterns:
-        if isinstance(pattern, MetricFile):
-            sources += _file_sources(run_dir, pattern)
+    for file in spec.patterns:
+        if isinstance(file, MetricFile):
+            sources += _file_sources(run_dir, file)
     return sources
 
 
 class Chain:
     """The attempts that the newest one continues from their checkpoints: the points of each count up to the step where
-    a later attempt continues. Without steps that point is unknown, and all points count.
-
-    The attempts are read once: they stay the same until another attempt begins.
-    """
+    a later attempt continues. Without steps that point is unknown, and all points count. The attempts are read once:
+    they stay the same until another attempt begins."""
 
     def __init__(self) -> None:
         self.numbers: list[int] | None = None  # of the continued attempts; None: not read yet
@@ -154,16 +156,6 @@ def _split_series(run_dir: str, present: Sequence[str], chain: Chain) -> tuple[S
     return layout.split_series(os.listdir(folder), chain.numbers or ())
 
 
-def _log_sources(run_dir: str, spec: RunSpec, present: Sequence[str], chain: Chain) -> Iterator[Source]:
-    patterns = [pattern for pattern in spec.patterns if isinstance(pattern, Pattern)]
-    if not patterns:
-        return
-    for command in spec.commands:
-        parse = partial(log_parser, patterns, command.name)
-        logs = _find_counting(spec, present, command.name, chain)
-        yield from chain.cut(run_dir, [[Source(log, parse)] for log in logs])
-
-
 def _find_counting(spec: RunSpec, present: Sequence[str], command: str, chain: Chain) -> list[str]:
     """Return the newest log of a command, and the logs that it continues if it begins from a checkpoint."""
     logs = layout.find_logs(present, spec.log_name, command)
@@ -185,7 +177,11 @@ def _file_sources(run_dir: str, pattern: MetricFile) -> Iterator[Source]:
 
 def parse_log(patterns: Sequence[Pattern], command: str, data: bytes, state: dict[str, Any], final: bool) -> ParsedLog:
     if not final:
-        data = data[: _lines_end(data)]
+        # An unfinished line stays in the file until it is complete, so that of two readers only one stores it. A very
+        # long line without an end is parsed as it is.
+        newline = data.rfind(b"\n")
+        end = max(newline, data.rfind(b"\r", newline + 1)) + 1
+        data = data[:end] if end or len(data) < READ_BYTES else data
     extractor = Extractor.restore(patterns, command, state)
     columns = extractor.feed(data)
     if final:
@@ -195,14 +191,6 @@ def parse_log(patterns: Sequence[Pattern], command: str, data: bytes, state: dic
 
 
 log_parser: Callable[[Sequence[Pattern], str, bytes, dict[str, Any], bool], ParsedLog] = parse_log  # or a limited one
-
-
-def _lines_end(data: bytes) -> int:
-    """Return the offset after the last complete line. An unfinished line stays in the file until it is complete, so
-    that of two readers only one stores it. A very long line without an end is parsed as it is."""
-    newline = data.rfind(b"\n")
-    end = max(newline, data.rfind(b"\r", newline + 1)) + 1
-    return end if end or len(data) < READ_BYTES else len(data)
 
 
 def _parse_file(kind: str, step: str | None) -> Parse:
@@ -229,21 +217,12 @@ class Summaries:
         return Cursor(0, self.states.get(source, {}))
 
     def add_columns(
-        self,
-        _key: str,
-        source: str,
-        cursor: Cursor,
-        columns: Mapping[str, Any],
-        *,
-        expected_offset: int,
-        counts: Counts | None = None,
+        self, _key: str, source: str, cursor: Cursor, columns: Mapping[str, Any], **_for_others: object
     ) -> bool:
-        del expected_offset, counts  # no other reader uses it
+        """`_for_others`: what an index needs because of other readers, which there are none here."""
         self.states[source] = cursor.state
         for metric, column in columns.items():
-            if metric not in self.tallies:
-                self.tallies[metric] = Tally()
-            self.tallies[metric].extend(*column)
+            self.tallies.setdefault(metric, Tally()).extend(*column)
         return True
 
     def forget_points(self, _key: str, _source: str | None = None) -> None:
@@ -254,37 +233,26 @@ class Summaries:
         return {metric: tally.carry() for metric, tally in self.tallies.items()}
 
 
-@dataclass(slots=True)
 class Follower:
     """Reads one source as it grows; the cursor is in the index, so two followers never store a point twice."""
 
-    key: str
-    source: Source
-    tail: Tail
-    cursor: Cursor
-    last: dict[str, tuple[float, float]] = field(default_factory=dict)  # metric -> step, value
-    listen: Listen | None = None
-    counts: Counts | None = None
-
-    @classmethod
-    def open(
-        cls,
+    def __init__(
+        self,
         index: Index | Summaries,
         key: str,
         run_dir: str,
         source: Source,
         listen: Listen | None = None,
         counts: Counts | None = None,
-    ) -> Follower:
-        cursor = index.load_cursor(key, source.name)
-        tail = Tail(os.path.join(run_dir, source.name), cursor.offset)
-        return cls(key, source, tail, cursor, listen=listen, counts=counts)
+    ) -> None:
+        self.key, self.source, self.listen, self.counts = key, source, listen, counts
+        self.cursor = index.load_cursor(key, source.name)
+        self.tail = Tail(os.path.join(run_dir, source.name), self.cursor.offset)
+        self.last: dict[str, tuple[float, float]] = {}  # metric -> step, value
 
     def read(self, index: Index | Summaries, final: bool = False) -> None:
-        """Read everything that is there now; with `final` also a last line without an end.
-
-        Read nothing once another attempt has begun: its reader has forgotten these points; they would be stored again.
-        """
+        """Read everything that is there now; with `final` also a last line without an end. Read nothing once another
+        attempt has begun: its reader has forgotten these points; they would be stored again."""
         size = READ_BYTES
         while self.counts is None or self.counts():
             data = self.tail.read(size)
@@ -304,9 +272,8 @@ class Follower:
 
     def _store(self, index: Index | Summaries, columns: Columns, cursor: Cursor) -> bool:
         """Store the points; return False if another reader was faster, and continue from its position."""
-        is_stored = index.add_columns(
-            self.key, self.source.name, cursor, columns, expected_offset=self.cursor.offset, counts=self.counts
-        )
+        name, offset = self.source.name, self.cursor.offset
+        is_stored = index.add_columns(self.key, name, cursor, columns, expected_offset=offset, counts=self.counts)
         if not is_stored:
             cursor = index.load_cursor(self.key, self.source.name)
         else:
@@ -338,14 +305,12 @@ def read_sources(
         forget_uncut(index, key, sources)
     counts = build_counts(run_dir, find_newest_attempt(present))
     for source in sources:
-        Follower.open(index, key, run_dir, source, listen, counts).read(index, final=final)
+        Follower(index, key, run_dir, source, listen, counts).read(index, final=final)
 
 
 def _forget_replaced(index: Index, key: str, run_dir: str, spec: RunSpec, present: Sequence[str]) -> None:
-    """Forget earlier attempts: only the newest counts, and the supervisor of an earlier one may have died.
-
-    This does not look up what is stored first: another process may store points in between.
-    """
+    """Forget earlier attempts: only the newest counts, and the supervisor of an earlier one may have died. This does
+    not look up what is stored first: another process may store points in between."""
     chain = Chain()
     chain.find_attempts(run_dir, spec, present)
     logs = [(c.name, name) for c in spec.commands for name in layout.find_logs(present, spec.log_name, c.name)[:-1]]
@@ -461,13 +426,6 @@ class _Live:
     chain: Chain = field(default_factory=Chain)
 
 
-def _load_last_reading(run_dir: str, handle: JobHandle) -> Reading | None:
-    """Return the last reading of this attempt; readings of earlier attempts are in the same file."""
-    lines = read_end(os.path.join(run_dir, layout.READINGS_FILE), _LINE_BYTES).splitlines()
-    reading = next(filter(None, map(parse_reading, reversed(lines))), None)
-    return reading if reading and (handle.attempt == 1 or reading.time >= handle.started_at) else None
-
-
 class Collector:
     """The supervisor's observer, which stores rows, metrics and readings of the runs that it watches."""
 
@@ -501,28 +459,25 @@ class Collector:
                 self._put(entry, live.key, UNREAD)  # if this process dies, the next one reads it
 
     def tick(self, running: Sequence[Entry], now: float) -> None:
-        self._follow_clock(now)
-        deadline = time.monotonic() + _ATTEND_S
-        for count in range(len(running)):
-            live = self._live.get(running[(self._turn + count) % len(running)].dir)
-            if live is not None:
-                # the directory was removed, or the disk is full
-                with contextlib.suppress(OSError), self._guarded():
-                    self._attend(live, now)
-            if time.monotonic() >= deadline:
-                self._turn = (self._turn + count + 1) % len(running)
-                break
-        if now >= self._rests_until:
-            self.flush()
-
-    def _follow_clock(self, now: float) -> None:
-        """Move the times that this waits for when the wall clock goes back, so that no wait gets longer."""
+        # when the wall clock goes back, so do the times that this waits for: no wait gets longer
         back_s, self._ticked_at = self._ticked_at - now, now
         if back_s > 0:
             self._rests_until -= back_s
             for live in self._live.values():
                 live.began -= back_s
                 live.next_reading -= back_s
+        deadline = time.monotonic() + _ATTEND_S
+        for count in range(len(running)):
+            found = self._live.get(running[(self._turn + count) % len(running)].dir)
+            if found is not None:
+                # the directory was removed, or the disk is full
+                with contextlib.suppress(OSError), self._guarded():
+                    self._attend(found, now)
+            if time.monotonic() >= deadline:
+                self._turn = (self._turn + count + 1) % len(running)
+                break
+        if now >= self._rests_until:
+            self.flush()
 
     def _attend(self, live: _Live, now: float) -> None:
         self._pass_output_on(live)
@@ -535,9 +490,12 @@ class Collector:
 
     def usage(self, entry: Entry) -> Usage | None:
         live = self._live.get(entry.dir)
-        reading = live.last_reading if live else None
-        if reading is None and entry.handle is not None and entry.handle.executor != "local":
-            reading = _load_last_reading(entry.dir, entry.handle)
+        reading, handle = live.last_reading if live else None, entry.handle
+        if reading is None and handle is not None and handle.executor != "local":
+            lines = read_end(os.path.join(entry.dir, layout.READINGS_FILE), _LINE_BYTES).splitlines()
+            last = next(filter(None, map(parse_reading, reversed(lines))), None)
+            if last and (handle.attempt == 1 or last.time >= handle.started_at):  # not of an earlier attempt
+                reading = last
         return Usage(reading.cpu_s, reading.peak_rss_bytes) if reading else None
 
     def ended(self, entry: Entry) -> None:
@@ -621,9 +579,8 @@ class Collector:
             live.followers.clear()
         for source in sources:
             if source.name not in live.followers:
-                live.followers[source.name] = Follower.open(
-                    self._index, live.key, live.entry.dir, source, self.listen, live.counts
-                )
+                follower = Follower(self._index, live.key, live.entry.dir, source, self.listen, live.counts)
+                live.followers[source.name] = follower
 
     def _take_reading(self, live: _Live, now: float) -> None:
         handle = live.entry.handle
@@ -642,24 +599,22 @@ class Collector:
 
     def _pass_output_on(self, live: _Live) -> None:
         """Copy the run's output to `echo`. An output that was closed does not keep the index from being filled."""
+        if self._echo is None:
+            return
         try:
-            self._echo_news(live)
+            if live.echo is None:
+                template, command = live.entry.spec.log_name, live.entry.commands[0]
+                names = os.listdir(live.entry.dir)
+                if "{suffix}" in template:  # the logs of earlier attempts are there too
+                    own = layout.log_name(template, command, live.entry.attempt, "")
+                    names = [name for name in names if name == own]
+                name = layout.find_log(names, template, command)
+                if name is None:
+                    return
+                live.echo = Tail(os.path.join(live.entry.dir, name))
+            while data := live.echo.read():
+                self._echo(data)
         except BrokenPipeError:
             self._echo = None
         except OSError:  # the log cannot be read, or the terminal is gone
             pass
-
-    def _echo_news(self, live: _Live) -> None:
-        if self._echo is None:
-            return
-        if live.echo is None:
-            template, command = live.entry.spec.log_name, live.entry.commands[0]
-            names = os.listdir(live.entry.dir)
-            if "{suffix}" in template:  # the logs of earlier attempts are there too
-                names = [name for name in names if name == layout.log_name(template, command, live.entry.attempt, "")]
-            name = layout.find_log(names, template, command)
-            if name is None:
-                return
-            live.echo = Tail(os.path.join(live.entry.dir, name))
-        while data := live.echo.read():
-            self._echo(data)

@@ -12,6 +12,7 @@ from assay.system.fast_dataclasses import dataclass
 from assay.values.run import Beginning, Cause, JobHandle, Outcome, RunSpec, State, Usage
 
 NOTHING: frozenset[str] = frozenset()  # shared by all entries: a supervisor may have a hundred thousand runs
+EventKind = Literal["started", "command_started", "command_ended", "ended", "adopted", "retried"]
 
 
 @dataclass(slots=True)
@@ -72,9 +73,6 @@ class Entry:
     def repeats(self) -> bool:
         """Whether --force makes its next attempt start over."""
         return self.since is not None and self.attempt <= self.since + 1
-
-
-EventKind = Literal["started", "command_started", "command_ended", "ended", "adopted", "retried"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,9 +37,19 @@ class LimitedProcess:
         with self._lock:
             if self._child is None or self._child.poll() is not None:
                 self.close()
-                self._child = _start()
+                self._child = subprocess.Popen(
+                    [sys.executable, "-m", __name__],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.DEVNULL,
+                    start_new_session=True,  # Ctrl-C is for the parent
+                )
+            assert self._child.stdin is not None
+            assert self._child.stdout is not None
             try:
-                is_good, answer = _ask(self._child, (function, arguments, limit_s))
+                pickle.dump((function, arguments, limit_s), self._child.stdin)
+                self._child.stdin.flush()
+                is_good, answer = pickle.load(self._child.stdout)  # noqa: S301 our own child wrote it
             except (EOFError, OSError, pickle.UnpicklingError) as error:
                 if self.close() == -signal.SIGPROF:
                     raise TookTooLongError(f"it took longer than {limit_s:.3g} s of CPU time") from None
@@ -56,26 +66,6 @@ class LimitedProcess:
         with suppress(OSError), child:  # closes its pipes, and waits
             child.kill()
         return child.returncode
-
-
-def _start() -> subprocess.Popen[bytes]:
-    """Start the child in a session of its own: Ctrl-C is for the parent."""
-    return subprocess.Popen(
-        [sys.executable, "-m", __name__],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-
-
-def _ask(child: subprocess.Popen[bytes], question: object) -> tuple[bool, Any]:
-    assert child.stdin is not None
-    assert child.stdout is not None
-    pickle.dump(question, child.stdin)
-    child.stdin.flush()
-    answer: tuple[bool, Any] = pickle.load(child.stdout)  # noqa: S301 our own child wrote it
-    return answer
 
 
 # ---------------------------------------------------------------- in the child

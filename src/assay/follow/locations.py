@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 # A table is shown without modules that read settings, records and commands: functions that need them import them.
 
 HOW_TO_START = "write a study file, or see a whole example at work: assay demo"
+ALL_RUNS = "*"
+_ROOM_BYTES = 1 << 20
+_ROOM_FILES = 64
 
 
 class StudyLocation(NamedTuple):
@@ -55,8 +58,13 @@ def check_writable(location: StudyLocation, another: str = NATIVE.root_hint) -> 
     if not os.access(path, os.W_OK | os.X_OK, effective_ids=True):
         raise UsageError(f"the output root {location.root} cannot be written: no permission in {path}", hint)
     space = os.statvfs(path)
-    if not space.f_blocks and not _can_hold(path):  # as /proc; some that can hold files count no blocks either
-        raise UsageError(f"the file system under {path} cannot hold files", hint)
+    if not space.f_blocks:  # as /proc; some that can hold files count no blocks either
+        import tempfile
+
+        try:
+            os.rmdir(tempfile.mkdtemp(prefix=layout.TEMPORARY_PREFIX, dir=path))
+        except OSError:
+            raise UsageError(f"the file system under {path} cannot hold files", hint) from None
     has_room = not space.f_blocks or space.f_bavail * space.f_frsize >= _ROOM_BYTES
     if not has_room or (space.f_files and space.f_favail < _ROOM_FILES):
         raise InfrastructureError(f"the disk under {path} is full", f"free some space, or {hint}")
@@ -69,20 +77,6 @@ def nearest_parent(path: str) -> str:
     while not os.path.lexists(path):
         path = os.path.dirname(path)
     return path
-
-
-def _can_hold(path: str) -> bool:
-    import tempfile
-
-    try:
-        os.rmdir(tempfile.mkdtemp(prefix=layout.TEMPORARY_PREFIX, dir=path))
-    except OSError:
-        return False
-    return True
-
-
-_ROOM_BYTES = 1 << 20
-_ROOM_FILES = 64
 
 
 def find_studies(root: str) -> Iterator[str]:
@@ -265,14 +259,8 @@ def show_adopt(location: StudyLocation, run: str) -> str:
 
 
 def advise_adopting(location: StudyLocation, run: str) -> tuple[str, str]:
-    """Return what can be done with a received run, and the command for it."""
-    if same := _find_same_run(location, run):
-        return "compare it with the same run, which is here already", show_command(["diff"], location, same, run)
-    return "take it as a run of your study", show_adopt(location, run)
-
-
-def _find_same_run(location: StudyLocation, run: str) -> str | None:
-    """Find a run made here with the same id, because of which `assay adopt` refuses this one."""
+    """Return what can be done with a received run, and the command for it. `assay adopt` refuses one with the same id
+    as a run that was made here."""
     from assay.record import run_directory
     from assay.record.received import is_foreign
 
@@ -280,8 +268,9 @@ def _find_same_run(location: StudyLocation, run: str) -> str | None:
     for run_dir in find_run_dirs(location.dir) if record else ():
         other = run_directory.try_record(run_dir) if os.path.basename(run_dir) != run else None
         if record and other and other.spec.id == record.spec.id and not is_foreign(run_dir):
-            return os.path.basename(run_dir)
-    return None
+            compare = show_command(["diff"], location, os.path.basename(run_dir), run)
+            return "compare it with the same run, which is here already", compare
+    return "take it as a run of your study", show_adopt(location, run)
 
 
 def find_own_files(location: StudyLocation) -> Iterator[tuple[float, str]]:
@@ -299,14 +288,9 @@ def find_own_files(location: StudyLocation) -> Iterator[tuple[float, str]]:
 # ---------------------------------------------------------------- runs
 
 
-ALL_RUNS = "*"
-
-
 def find_patterns(names: Sequence[str], flag: str | None) -> tuple[list[StudyLocation], tuple[tuple[str, str], ...]]:
-    """Return the studies for a table, and (study, pattern of its runs) if a name is not a study; empty: all runs.
-
-    A name is STUDY, STUDY/RUN, STUDY/PATTERN, a run's name or id, or a folder.
-    """
+    """Return the studies for a table, and (study, pattern of its runs) if a name is not a study; empty: all runs. A
+    name is STUDY, STUDY/RUN, STUDY/PATTERN, a run's name or id, or a folder."""
     with suppress(NotFoundError):
         return find_locations(names, flag), ()
     found = [each for name in names for each in _find_pattern(name, flag)]
@@ -324,9 +308,7 @@ def _find_pattern(name: str, flag: str | None) -> list[tuple[StudyLocation, str]
 
 def find_runs(name: str, flag: str | None, *, foreign: bool = False) -> list[FoundRun]:
     """Find `study` (all its runs), `study/run`, a path, a run's name or id, or a pattern such as `study/lr=0.1*`.
-
-    `foreign`: also find directories that only other tools made.
-    """
+    `foreign`: also find directories that only other tools made."""
     roots = find_roots(flag)
     path = os.path.abspath(name)
     study, slash, run = name.rstrip("/").rpartition("/")
@@ -338,18 +320,14 @@ def find_runs(name: str, flag: str | None, *, foreign: bool = False) -> list[Fou
     if is_path and (locations := _existing([path])):  # a study's folder, as `show_study` prints it elsewhere
         return [FoundRun(locations[0], run_dir) for run_dir in _find_dirs(locations[0], foreign)]
     location = find_study(study, roots)
-    matches = _match(location, run, foreign)
-    if not matches:
-        _refuse_run(name, run, location, [location.key(run_dir) for run_dir in _find_dirs(location, foreign)])
-    return matches
-
-
-def _refuse_run(name: str, run: str, location: StudyLocation, known: Sequence[str]) -> None:
+    if matches := _match(location, run, foreign):
+        return matches
     from assay.record.run_directory import load_planned
 
     if run in load_planned(location.dir):
         hint = f"nothing that waits is started after: {show_command(['stop'], location)}"
         raise UsageError(f"{name!r} was not started yet", hint)
+    known = [location.key(run_dir) for run_dir in _find_dirs(location, foreign)]
     see_runs = f"see its runs: {show_command(['ls'], location)}"
     raise NotFoundError("run", name, known, suggest(name, known) or see_runs)
 

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, cast
 
 from assay.errors import AssayError, InfrastructureError, UsageError
 from assay.follow.locations import StudyLocation
 from assay.plugins import require_function
 from assay.record.index import sqlite
+from assay.record.index.stored import Index
 from assay.show.console import Console
 from assay.system.files import read_text
 from assay.values.notify import Notify, ignore
-
-if TYPE_CHECKING:
-    from assay.record.index.stored import Index
 
 LOCAL = "local"
 
@@ -23,12 +20,20 @@ LOCAL = "local"
 def open_index(
     root: str | os.PathLike[str], warn: Notify = ignore, *, is_needed: bool = True, renew: bool = False
 ) -> Index:
-    """Open the index of a root.
-
-    `is_needed=False`: if a server cannot be used, warn and use an index in memory, since the run directories are what
-    counts. `renew`: replace an index of another format on a server too.
-    """
-    index = _open(root, warn, is_needed, renew)
+    """Open the index of a root. `is_needed=False`: if a server cannot be used, warn and use an index in memory, since
+    the run directories are what counts. `renew`: replace an index of another format on a server too."""
+    index: Index
+    try:
+        if address := find_address():
+            open_shared = require_function("index.open_shared", "an index on a server")
+            index = open_shared(address, root, renew=renew)
+        else:
+            index = sqlite.open_index(root, warn)
+    except InfrastructureError as error:
+        if is_needed or not address:
+            raise
+        warn(f"{error.message}; the runs are not in it until a later command reads them")
+        index = sqlite.SqliteIndex(":memory:", os.path.realpath(root))
 
     def store_points(key: str) -> None:
         from assay.follow import refresh  # not loaded for a table that has not changed
@@ -43,24 +48,9 @@ def open_index_of(locations: Sequence[StudyLocation]) -> Index:
     """Open the index of the root that these studies share."""
     roots = {location.root for location in locations}
     if len(roots) > 1:
-        raise UsageError(
-            "these studies are under different roots: " + ", ".join(sorted(roots)), "take them one after another"
-        )
+        text = f"these studies are under different roots: {', '.join(sorted(roots))}"
+        raise UsageError(text, "take them one after another")
     return open_index(roots.pop(), Console().warning)
-
-
-def _open(root: str | os.PathLike[str], warn: Notify, is_needed: bool, renew: bool) -> Index:
-    address = find_address()
-    if not address:
-        return sqlite.open_index(root, warn)
-    open_shared = require_function("index.open_shared", "an index on a server")
-    try:
-        return cast("Index", open_shared(address, root, renew=renew))
-    except InfrastructureError as error:
-        if is_needed:
-            raise
-        warn(f"{error.message}; the runs are not in it until a later command reads them")
-        return sqlite.SqliteIndex(":memory:", os.path.realpath(root))
 
 
 def find_address() -> str:
@@ -83,15 +73,13 @@ def _may_have_settings(folder: str) -> bool:
         return True
     while True:
         own, shared = os.path.join(folder, "assay.toml"), os.path.join(folder, "pyproject.toml")
-        if os.path.exists(own) or _names_assay(shared):
+        try:
+            if os.path.exists(own) or "assay" in read_text(shared):
+                return True
+        except (FileNotFoundError, NotADirectoryError):
+            pass
+        except OSError:
             return True
         folder, before = os.path.dirname(folder), folder
         if folder == before:
             return False
-
-
-def _names_assay(path: str) -> bool:
-    try:
-        return "assay" in read_text(path)
-    except OSError as error:
-        return not isinstance(error, FileNotFoundError | NotADirectoryError)

@@ -141,7 +141,13 @@ def refresh_run(index: Index, location: StudyLocation, change: FolderChange, *, 
     if change.known_at is not None and change.known_at != record.created_at:  # of a removed directory
         index.forget_points(key)
     try:
-        if stores_points or not change.is_new or not row.state.is_over or not _summarise(index, key, path, record.spec):
+        found = Summaries()
+        is_brief = change.is_new and row.state.is_over and not stores_points
+        if is_brief:
+            read_sources(found, key, path, record.spec)
+        if is_brief and not found.is_broken:  # no file was replaced during the read
+            index.add_summaries(key, found.states, found.carry())
+        else:
             read_sources(index, key, path, record.spec, final=row.state.is_over)
     except (AssayError, OSError):  # the run is listed nevertheless, and read again by the next reader
         index.put_runs([row._replace(stamp=UNREAD)])
@@ -154,37 +160,23 @@ def _load_marks(change: FolderChange) -> Marks:
     return NO_MARKS if has_none else load_marks(find_tags_file(change.path))
 
 
-def _summarise(index: Index, key: str, path: str, spec: RunSpec) -> bool:
-    """Store the summaries of a run's metrics without points; return False if a file was replaced during the read."""
-    found = Summaries()
-    read_sources(found, key, path, spec)
-    if not found.is_broken:
-        index.add_summaries(key, found.states, found.carry())
-    return not found.is_broken
-
-
 # ---------------------------------------------------------------- damaged runs
 
 
 def describe_damage(run_dir: str) -> str:
     """Describe the damage, with the command that repairs the run or makes room for another trial."""
-    is_trial = layout.parse_trial_name(os.path.basename(run_dir)) is not None
-    what = "make room for another trial" if is_trial else "repair it"
-    return f"{run_directory.find_damage(run_dir) or 'it was damaged'}; {what}: {build_repair(run_dir)}"
-
-
-def build_repair(run_dir: str) -> str:
-    """Return `assay run`, which completes or rebuilds the folder; without a study file, a command to move it away."""
     study_dir, name = os.path.split(run_dir)
+    is_trial = layout.parse_trial_name(name) is not None  # only its own record had the values of the trial
+    what = "make room for another trial" if is_trial else "repair it"
     siblings = (each for each in run_directory.find_run_dirs(study_dir) if load_received(each) is None)
     record = next(filter(None, map(run_directory.try_record, islice(siblings, _SIBLINGS))), None)
-    is_trial = layout.parse_trial_name(name) is not None  # only its own record had the values of the trial
     if is_trial or record is None or not record.spec.commands or not os.path.isfile(record.source):
-        away = os.path.join(study_dir, f".{name}.damaged")
-        return shlex.join(["mv", "--", show_near(run_dir), show_near(away)])
-    root = show_near(os.path.dirname(study_dir))
-    options = [] if root == layout.DEFAULT_ROOT and "ASSAY_ROOT" not in os.environ else ["--root", root]
-    return shlex.join(["assay", "run", show_near(record.source), f"--study={os.path.basename(study_dir)}", *options])
+        words = ["mv", "--", show_near(run_dir), show_near(os.path.join(study_dir, f".{name}.damaged"))]
+    else:  # this completes or rebuilds the folder
+        root = show_near(os.path.dirname(study_dir))
+        options = [] if root == layout.DEFAULT_ROOT and "ASSAY_ROOT" not in os.environ else ["--root", root]
+        words = ["assay", "run", show_near(record.source), f"--study={os.path.basename(study_dir)}", *options]
+    return f"{run_directory.find_damage(run_dir) or 'it was damaged'}; {what}: {shlex.join(words)}"
 
 
 def replace_state(row: RunRow, path: str, record: run_directory.RunRecord, history: run_directory.History) -> RunRow:

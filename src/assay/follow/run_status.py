@@ -61,9 +61,15 @@ def load_status(run_dir: str) -> RunStatus:
         history = load_history(run_dir)
     except OSError as error:
         raise FormatError(f"{run_dir} cannot be read: {error.strerror}") from error
-    if record is None:
-        return _build_damaged(run_dir, history)
     last = history.last
+    if record is None:  # its process may still be running
+        study_dir, name = os.path.split(run_dir)
+        spec = RunSpec(run_directory.load_job_field(run_dir, layout.ENV_RUN_ID) or "", name, {}, ())
+        record = run_directory.RunRecord(spec, os.path.basename(study_dir), "", 0.0)
+        is_running = last is not None and not last.outcome and conclude(run_dir, history, ()).state is State.RUNNING
+        number, codes = (last.number, last.codes) if last else (0, {})
+        outcome = Outcome(State.DAMAGED, number, codes, describe_damage(run_dir))
+        return RunStatus(record, history, State.RUNNING if is_running else State.DAMAGED, outcome)
     if last is None:
         state = State.QUEUED if record.spec.commands else State.DONE  # another tool made it
         return RunStatus(record, history, state)
@@ -71,16 +77,6 @@ def load_status(run_dir: str) -> RunStatus:
         return RunStatus(record, history, last.outcome.state, last.outcome)
     decision = conclude(run_dir, history, run_directory.find_commands(record.spec))
     return RunStatus(record, history, decision.state, decision.outcome)
-
-
-def _build_damaged(run_dir: str, history: run_directory.History) -> RunStatus:
-    """Build the status of a run whose run.json is lost; its process may still be running."""
-    spec = RunSpec(run_directory.load_job_field(run_dir, layout.ENV_RUN_ID) or "", os.path.basename(run_dir), {}, ())
-    record = run_directory.RunRecord(spec, os.path.basename(os.path.dirname(run_dir)), "", 0.0)
-    last = history.last
-    is_running = last is not None and not last.outcome and conclude(run_dir, history, ()).state is State.RUNNING
-    outcome = Outcome(State.DAMAGED, last.number if last else 0, last.codes if last else {}, describe_damage(run_dir))
-    return RunStatus(record, history, State.RUNNING if is_running else State.DAMAGED, outcome)
 
 
 def load_record(run_dir: str) -> run_directory.RunRecord:
@@ -100,10 +96,8 @@ def find_owner(handle: JobHandle | None) -> SupervisorRecord | None:
 
 
 def find_supervisors(run_dirs: Iterable[str], study_dir: str | None = None) -> list[SupervisorRecord]:
-    """Return other live processes of this host that started the last attempts of these runs.
-
-    With `study_dir` also those that have started nothing: they wait for a slot, or watch runs of another supervisor.
-    """
+    """Return other live processes of this host that started the last attempts of these runs. With `study_dir` also
+    those that have started nothing: they wait for a slot, or watch runs of another supervisor."""
     registered = load_supervisors(study_dir) if study_dir is not None else ()
     ours = [each for each in registered if each.host == processes.host_name() and each.pid != os.getpid()]
     found = {each for each in ours if each.is_alive}

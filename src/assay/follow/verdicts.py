@@ -21,8 +21,7 @@ from assay.values.verdict import Verdict
 def record_verdicts(
     location: StudyLocation, source: str, verdicts: Mapping[Any, Verdict], index: Index | None = None
 ) -> list[str]:
-    """Store verdicts by run name (None: the whole study) and return problems as warnings: a verdict that cannot be
-    stored is still the caller's answer."""
+    """Store verdicts by run name (None: the whole study); return problems as warnings, as the verdict still counts."""
     if not verdicts:
         return []
     facts = [{"run": run, **build_plain(verdict)} for run, verdict in verdicts.items()]

@@ -236,7 +236,7 @@ def _ends_without_value(metric: Metric, lines: Sequence[str]) -> bool:
 def _load_last(run_dir: str, source: Source) -> dict[str, float]:
     """The last value of each metric of a file."""
     stored = Summaries()
-    follower = Follower.open(stored, "", run_dir, source)
+    follower = Follower(stored, "", run_dir, source)
     follower.read(stored, final=True)
     return {name: value for name, (_, value) in follower.last.items()}
 

@@ -93,18 +93,16 @@ class BestSoFar:
             ended, self._has_looked = [*earlier, *ended], True
         summaries = collector.load_summaries(ended)
         for entry in ended:
-            self._compare(entry, summaries.get(entry.dir, {}), entry.dir in new)
+            metrics = summaries.get(entry.dir, {})
+            if self._goal is None and metrics:
+                name = min(metrics, key=metric_priority)
+                self._goal = Goal(name, direction_of(name))
+            if self._goal is None or self._goal.metric not in metrics:
+                continue
+            value = self._goal.measure(metrics[self._goal.metric])
+            if math.isfinite(value) and (self.leader is None or self._goal.is_better(value, self.leader.value)):
+                self.leader = Leader(entry.spec.name, value, self._goal, entry.dir in new)
         return self.leader
-
-    def _compare(self, entry: Entry, metrics: dict[str, Summary], is_new: bool) -> None:
-        if self._goal is None and metrics:
-            name = min(metrics, key=metric_priority)
-            self._goal = Goal(name, direction_of(name))
-        if self._goal is None or self._goal.metric not in metrics:
-            return
-        value = self._goal.measure(metrics[self._goal.metric])
-        if math.isfinite(value) and (self.leader is None or self._goal.is_better(value, self.leader.value)):
-            self.leader = Leader(entry.spec.name, value, self._goal, is_new)
 
 
 # ---------------------------------------------------------------- the view
@@ -125,18 +123,17 @@ class Watcher:
     step_name: str = ""  # the name of the step of the first run that has one
 
     def listen(self, event: Event) -> None:
+        entry = event.entry
         if event.kind == "ended":
-            outcome = event.entry.outcome
-            elapsed = None
+            outcome, elapsed_s = entry.outcome, None
             if outcome and outcome.started_at and outcome.ended_at:
-                elapsed = max(0.0, outcome.ended_at - outcome.started_at)
-            row = EndedRow(event.entry.spec.name, str(event.entry.state), elapsed, outcome.reason if outcome else "")
-            self.news.append(row)
-            self.best.note(event.entry)
-            if event.entry.state is State.DONE and row.elapsed_s is not None:
-                self.durations.append(row.elapsed_s)
+                elapsed_s = max(0.0, outcome.ended_at - outcome.started_at)
+            reason = outcome.reason if outcome else ""
+            self.news.append(EndedRow(entry.spec.name, str(entry.state), elapsed_s, reason))
+            self.best.note(entry)
+            if entry.state is State.DONE and elapsed_s is not None:
+                self.durations.append(elapsed_s)
         elif event.kind == "started":
-            entry = event.entry
             slot = entry.handle.slot if entry.handle else None
             begins = "starts over" if entry.begins else ""
             if entry.begins and entry.begins.checkpoint:
@@ -144,8 +141,8 @@ class Watcher:
             running = RunningRow(entry.spec.name, slot, 0.0, entry.attempt, is_waiting=entry.is_waiting, begins=begins)
             self.news.append(running)
         elif event.kind == "adopted":
-            self.found.add((event.entry.spec.name, event.entry.attempt))
-            self.progress.message(f"found {event.entry.spec.name} still running (attempt {event.entry.attempt})")
+            self.found.add((entry.spec.name, entry.attempt))
+            self.progress.message(f"found {entry.spec.name} still running (attempt {entry.attempt})")
 
     def draw(self, supervisor: Supervisor) -> None:
         self.progress.update(self.view(supervisor))
@@ -156,9 +153,8 @@ class Watcher:
     def view(self, supervisor: Supervisor) -> ProgressView:
         states = [entry.state for entry in supervisor.entries]
         if self.kept is None:
-            self.kept = states.count(State.DONE) - sum(
-                entry.finished_here for entry in supervisor.entries if entry.state is State.DONE
-            )
+            done = [entry for entry in supervisor.entries if entry.state is State.DONE]
+            self.kept = sum(not entry.finished_here for entry in done)
         now = time.time()
         begun = [entry for entry in supervisor.running.values() if not entry.is_waiting]
         running = tuple(self._build_running(entry, supervisor, now) for entry in begun)

@@ -42,6 +42,8 @@ _ASSIGNMENT = r"[A-Za-z_]\w*=\S*"
 _PLAIN_WORD = r"[\w./+@%,:-]+"
 # words before the real program; neither these nor bash's builtins are looked up
 _NOT_PROGRAMS = SHELL_WORDS | {"!", ":", "[", "[[", "echo", "false", "printf", "pwd", "test", "true", "{", "}"}
+_BAD = (State.FAILED, State.TIMEOUT, State.LOST, State.STOPPED)
+_EXIT_CODES = {**dict.fromkeys(_BAD, ExitCode.FAILED), State.DAMAGED: ExitCode.INTERNAL}
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,10 +207,6 @@ class Report:
         return ExitCode.worst(codes)
 
 
-_BAD = (State.FAILED, State.TIMEOUT, State.LOST, State.STOPPED)
-_EXIT_CODES = {**dict.fromkeys(_BAD, ExitCode.FAILED), State.DAMAGED: ExitCode.INTERNAL}
-
-
 def wanted_commands(spec: RunSpec, asked: tuple[str, ...] | None) -> list[str]:
     names = [command.name for command in spec.commands]
     wanted = asked or spec.chosen
@@ -223,9 +221,13 @@ def left_commands(prepared: Prepared, spec: RunSpec) -> list[str]:
         return wanted
     if os.path.exists(os.path.join(run_dir, layout.RUN_FILE)):
         finished = _load_finished(prepared, spec, tuple(wanted))
-    else:
-        finished = _load_finished_elsewhere(prepared, run_dir)
-    return [] if finished is None else [name for name in wanted if name not in finished]
+        return [] if finished is None else [name for name in wanted if name not in finished]
+    # the directory of the dialect's tool itself
+    reader = find_dialect(prepared.study.dialect).folder_reader
+    run: FolderRun | None = load(reader)(run_dir) if reader and not prepared.options.force else None
+    if run is not None and run.state is State.FAILED and State.FAILED not in prepared.options.retry:
+        return []
+    return [name for name in wanted if run is None or name not in run.finished]
 
 
 def _load_finished(prepared: Prepared, spec: RunSpec, wanted: tuple[str, ...]) -> set[str] | None:
@@ -247,15 +249,6 @@ def _load_finished(prepared: Prepared, spec: RunSpec, wanted: tuple[str, ...]) -
         ended = replace(last, outcome=decision.outcome)
         is_again = policy.wants_another(History((*history.attempts[:-1], ended)))
     return history.finished_commands() if is_again else None
-
-
-def _load_finished_elsewhere(prepared: Prepared, run_dir: str) -> set[str] | None:
-    """Return the commands that the dialect's tool finished in its own directory; None if the run is not started."""
-    reader = find_dialect(prepared.study.dialect).folder_reader
-    run: FolderRun | None = load(reader)(run_dir) if reader and not prepared.options.force else None
-    if run is None:
-        return set()
-    return None if run.state is State.FAILED and State.FAILED not in prepared.options.retry else set(run.finished)
 
 
 # ---------------------------------------------------------------- --force: a pass that may be interrupted

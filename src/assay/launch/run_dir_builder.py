@@ -11,7 +11,6 @@ from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from functools import partial
-from typing import TYPE_CHECKING
 
 from assay.code.snapshot import ChangedFile, Snapshot, list_changes, load_snapshot, place_code, take_snapshot
 from assay.errors import AssayError, UsageError
@@ -31,24 +30,18 @@ from assay.system.fast_dataclasses import dataclass, field, replace
 from assay.system.files import Flusher, keep_damaged, list_names, rename, try_text, write_atomic
 from assay.system.locks import locked
 from assay.values import layout
+from assay.values.environment import Environment
 from assay.values.notify import Notify, ignore
 from assay.values.run import Liveness, Private, RunSpec, State, build_command
 from assay.values.secrets import HIDDEN
 from assay.values.state import RETRY
 from assay.values.study import CodePolicy, MetricFile, quote_inside
 
-if TYPE_CHECKING:
-    from assay.values.environment import Environment
-
 _NAMED_FILES = 3
 _RERUN_AT_ONCE = 10
 _LARGE_BYTES = 50_000_000
-_CODE_SUFFIXES = frozenset(
-    (
-        *(".py", ".pyx", ".pyi", ".sh", ".bash", ".jl", ".r", ".lua", ".m", ".java", ".js", ".ts"),
-        *(".c", ".cc", ".cpp", ".cxx", ".cu", ".cuh", ".h", ".hpp", ".rs", ".go", ".proto", ".jinja", ".j2"),
-    )
-)
+_CODE_SUFFIXES = {".py", ".pyx", ".pyi", ".sh", ".bash", ".jl", ".r", ".lua", ".m", ".java", ".js", ".ts"}
+_CODE_SUFFIXES |= {".c", ".cc", ".cpp", ".cxx", ".cu", ".cuh", ".h", ".hpp", ".rs", ".go", ".proto", ".jinja", ".j2"}
 _CONFIG_SUFFIXES = frozenset((".yaml", ".yml", ".json", ".toml", ".cfg", ".ini", ".conf", ".gin"))
 _RESULT_NAME = r"(?i)result|metric|score|histor|summar|report|log|output|pred|eval|loss|curve|stat(s|e|us)?\b"
 _STUDY_KEYS = ("command", "commands", "golden", "study")
@@ -88,10 +81,12 @@ class DirBuilder:
 
     def _take(self, folder: str, file: str, dialect: str, code: CodePolicy, is_secret: bool) -> Snapshot:
         """Take a snapshot without the study's own file: a value added to it does not change the runs that are there.
-
-        Study files of other tools are copied; a file with secrets is linked instead.
-        """
-        tool = find_dialect(dialect)
+        Study files of other tools are copied; a file with secrets is linked instead."""
+        tool, path = find_dialect(dialect), os.path.relpath(file, folder)
+        secret = self._prepared.settings.secrets.file_patterns
+        if is_secret and not tool.is_ours and not path.startswith(os.pardir):
+            # a pattern that matches only this file of the folder
+            secret = (*secret, re.sub(r"([*?\[])", r"[\1]", f"/{path}" if "/" in path else path.lower()))
         return take_snapshot(
             folder,
             self._store,
@@ -99,10 +94,7 @@ class DirBuilder:
             exclude=[self._prepared.location.root, *([file] if tool.is_ours else ())],
             guess=tool.guesses_code,
             link=code.link_ignored,
-            secret=(
-                *self._prepared.settings.secrets.file_patterns,
-                *(_name_pattern(file, folder) if is_secret and not tool.is_ours else ()),
-            ),
+            secret=secret,
         )
 
     def _pin_codes(self) -> dict[str, str]:
@@ -147,9 +139,7 @@ class DirBuilder:
 
     def repair(self, specs: Sequence[RunSpec]) -> list[str]:
         """Repair directories that a power cut left without run.json or job.sh, or move them away; return what was done.
-
-        Each is examined again under the study's lock: another supervisor may have repaired and started it already.
-        """
+        Each is examined again under the study's lock: another supervisor may have repaired and started it already."""
         meta = os.path.join(self._prepared.location.dir, layout.STUDY_META_DIR)
         present = [spec for spec in specs if spec.name in self._present]
         suspects = [spec for spec in present if _find_damage(self._prepared.dir_of(spec), self._rules.shares_dirs)]
@@ -185,7 +175,10 @@ class DirBuilder:
         handle = history.last.handle if history.last and not history.state.is_over else None
         is_live = handle is not None and load_liveness(handle, run_dir) is not Liveness.GONE
         if history.attempts and (is_same or is_live):
-            record = replace(self._build_record(spec), uid=_find_uid(run_dir, history) or run_directory.new_uid())
+            # the uid by which the processes of the run's attempts are tagged
+            tags = [attempt.handle.tag for attempt in history.attempts if attempt.handle and attempt.handle.tag]
+            uid = run_directory.load_job_field(run_dir, layout.ENV_ATTEMPT) or (tags or [""])[0].rpartition(".")[0]
+            record = replace(self._build_record(spec), uid=uid or run_directory.new_uid())
             _write_secrets(run_dir, spec)
             if _is_cut(run_dir):
                 _write_job(run_dir, record)
@@ -207,18 +200,15 @@ class DirBuilder:
                 record = self._build_record(spec)
                 self._fill(run_dir, spec, run_dir)
                 self._rules.adopt_dir(run_dir, record, _render_job(record))
-            self._update_commands(spec, run_dir)
-
-    def _update_commands(self, spec: RunSpec, run_dir: str) -> None:
-        record = run_directory.try_record(run_dir)
-        if record is None or record.spec.commands == spec.commands:
-            return
-        if run_directory.load_history(run_dir).state is not State.RUNNING:
-            changed = replace(record.spec, commands=spec.commands, params=spec.params, private=spec.private)
-            renewed = replace(record, spec=changed)
-            _write_secrets(run_dir, spec)
-            _write_job(run_dir, renewed)
-            _write_record(run_dir, renewed)
+            known = run_directory.try_record(run_dir)
+            if known is None or known.spec.commands == spec.commands:
+                continue
+            if run_directory.load_history(run_dir).state is not State.RUNNING:
+                changed = replace(known.spec, commands=spec.commands, params=spec.params, private=spec.private)
+                renewed = replace(known, spec=changed)
+                _write_secrets(run_dir, spec)
+                _write_job(run_dir, renewed)
+                _write_record(run_dir, renewed)
 
     def renew_secrets(self, specs: Sequence[RunSpec]) -> None:
         """Write secrets that were replaced in the study's file into existing runs, for their next attempt."""
@@ -256,9 +246,8 @@ class DirBuilder:
         prepared = self._prepared
         if prepared.study.text and self._file_hash is None:
             with suppress(OSError):  # a full disk is reported when the run directories are written
-                self._file_hash = run_directory.keep_file(
-                    prepared.location.dir, prepared.study.text, is_secret=prepared.has_secrets
-                )
+                text, is_secret = prepared.study.text, prepared.has_secrets
+                self._file_hash = run_directory.keep_file(prepared.location.dir, text, is_secret=is_secret)
         return self._file_hash
 
     # ------------------------------------------------------------ the current code for a repeated run
@@ -380,10 +369,8 @@ class DirBuilder:
 
     def rewrite_job(self, entry: Entry) -> None:
         """Write job.sh again with the current variables and the checkpoint to begin with; job.N.sh keeps the old one.
-
-        This happens before the process that waits for the lease opens job.sh, and not if another one has the lease.
-        A call after one that was killed here repeats it: run.json is written last, and job.N.sh once.
-        """
+        This happens before the process that waits for the lease opens job.sh, and not if another one has the lease. A
+        call after one that was killed here repeats it: run.json is written last, and job.N.sh once."""
         record, spec = entry.record, entry.spec
         if record is None or not find_dialect(record.dialect).is_ours:
             return
@@ -405,9 +392,7 @@ class DirBuilder:
 
     def remake(self, spec: RunSpec, run_dir: str, by: str) -> run_directory.RunRecord | None:
         """Write job.sh, code/ and run.json of a received run again; its own files go to received/. None: nothing to do.
-
-        `received.json` is written last: a run whose call was killed here is still not executed.
-        """
+        `received.json` is written last: a run whose call was killed here is still not executed."""
         with locked(os.path.join(self._prepared.location.dir, layout.STUDY_META_DIR)), locked(run_dir):
             received, old = load_received(run_dir), run_directory.try_record(run_dir)
             if received is None or not received.needs_code or old is None:
@@ -440,16 +425,12 @@ class DirBuilder:
     def _load_environment(self) -> Environment:
         if self._environment is None:
             prepared = self._prepared
+            private = [spec.private for spec in (*prepared.plan.runs, *prepared.samples) if spec.private is not None]
             self._environment = load_environment(
                 prepared.study.folder,
                 prepared.options.command_line,
                 rules=prepared.settings.secrets,
-                known={
-                    value
-                    for spec in (*prepared.plan.runs, *prepared.samples)
-                    if spec.private is not None
-                    for value in spec.private.values
-                },
+                known={value for each in private for value in each.values},
                 complain=self.notes.append,
             )
             name = f"environment-{run_directory.new_uid()}.json"
@@ -526,13 +507,8 @@ class DirBuilder:
         return [*steps, show_command(["rerun"], location, *other.names[:_RERUN_AT_ONCE], options=["--new-code"])]
 
 
-_KEPT = frozenset(
-    (
-        *(layout.RUN_FILE, layout.TAGS_FILE, layout.ENVIRONMENT_FILE, layout.READINGS_FILE),
-        *(layout.CONFIG_FILE, layout.WANDB_FILE, layout.LOGX_METRICS_FILE),
-        *("benchmark.json", "report.jsonl", "model.json"),
-    )
-)
+_KEPT = {layout.RUN_FILE, layout.TAGS_FILE, layout.ENVIRONMENT_FILE, layout.READINGS_FILE, layout.CONFIG_FILE}
+_KEPT |= {layout.WANDB_FILE, layout.LOGX_METRICS_FILE, "benchmark.json", "report.jsonl", "model.json"}
 _EXECUTED = re.compile(rf"{layout.CODE_DIR}(\..*)?|job(\.\d+)?\.sh|{layout.SUBMIT_SCRIPT}")
 
 
@@ -616,13 +592,6 @@ def _is_cut(run_dir: str) -> bool:
     return not is_whole_job(try_text(os.path.join(run_dir, layout.JOB_FILE)))
 
 
-def _find_uid(run_dir: str, history: run_directory.History) -> str | None:
-    """The uid by which the processes of a run's attempts are tagged."""
-    tags = [attempt.handle.tag for attempt in history.attempts if attempt.handle and attempt.handle.tag]
-    tagged = run_directory.load_job_field(run_dir, layout.ENV_ATTEMPT)
-    return tagged or (tags[0].rpartition(".")[0] if tags else None)
-
-
 def _show_mb(size: int) -> str:
     return f"{size / 1e6:.0f} MB" if size >= 1e6 else f"{size / 1e6:.1f} MB"
 
@@ -649,14 +618,6 @@ def _is_study_file(change: ChangedFile) -> bool:
     return re.search(rf"(?m)^({'|'.join(map(re.escape, keys))}) *:", text) is not None
 
 
-def _name_pattern(file: str, folder: str) -> tuple[str, ...]:
-    """Return a pattern that matches only this file of the folder; none if the file is not in the folder."""
-    path = os.path.relpath(file, folder)
-    if path.startswith(os.pardir):
-        return ()
-    return (re.sub(r"([*?\[])", r"[\1]", f"/{path}" if "/" in path else path.lower()),)
-
-
 def _write_secrets(run_dir: str, spec: RunSpec) -> None:
     text = render_secrets(spec)
     if text is not None:
@@ -673,7 +634,15 @@ def _find_private(record: run_directory.RunRecord, spec: RunSpec, run_dir: str) 
 
 
 def _replace_job(entry: Entry, record: run_directory.RunRecord) -> None:
-    job, text = os.path.join(entry.dir, layout.JOB_FILE), _render_job(_fill_checkpoint(record, entry))
+    """Write job.sh with the commands of an attempt that begins with a checkpoint; quotes enclose its path."""
+    if entry.begins is not None and entry.begins.checkpoint and entry.spec.resume is not None:
+        path, texts = quote_inside(entry.begins.checkpoint, "double"), entry.spec.resume.texts
+        commands = [
+            replace(command, text=texts.get(command.name, command.text).replace(layout.CHECKPOINT_REFERENCE, path))
+            for command in record.spec.commands
+        ]
+        record = replace(record, spec=replace(record.spec, commands=tuple(commands)))
+    job, text = os.path.join(entry.dir, layout.JOB_FILE), _render_job(record)
     kept, before = os.path.join(entry.dir, layout.kept_job_name(entry.attempt - 1)), try_text(job)
     if before != text:
         if not os.path.exists(kept):
@@ -687,18 +656,6 @@ def _write_job(run_dir: str, record: run_directory.RunRecord) -> None:
 
 def _write_record(run_dir: str, record: run_directory.RunRecord) -> None:
     write_atomic(os.path.join(run_dir, layout.RUN_FILE), run_directory.render_record(record), repair=True)
-
-
-def _fill_checkpoint(record: run_directory.RunRecord, entry: Entry) -> run_directory.RunRecord:
-    """Return the record with the commands of an attempt that begins with a checkpoint; quotes enclose its path."""
-    if entry.begins is None or not entry.begins.checkpoint or entry.spec.resume is None:
-        return record
-    path, texts = quote_inside(entry.begins.checkpoint, "double"), entry.spec.resume.texts
-    commands = [
-        replace(command, text=texts.get(command.name, command.text).replace(layout.CHECKPOINT_REFERENCE, path))
-        for command in record.spec.commands
-    ]
-    return replace(record, spec=replace(record.spec, commands=tuple(commands)))
 
 
 def _render_job(record: run_directory.RunRecord) -> str:

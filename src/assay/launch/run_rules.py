@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from assay import plugins
 from assay.follow.entry import Event
@@ -13,13 +13,11 @@ from assay.follow.locations import StudyLocation
 from assay.launch.prepared import Prepared
 from assay.record import run_directory
 from assay.record.received import is_foreign
+from assay.record.run_directory import RunRecord
 from assay.system.fast_dataclasses import replace
 from assay.values import layout
 from assay.values.run import Plan, RunSpec
 from assay.values.study import Problem
-
-if TYPE_CHECKING:
-    from assay.record.run_directory import RunRecord
 
 Listen = Callable[[Event], None]
 
@@ -82,8 +80,6 @@ class RunRules:
     def listen(self, _prepared: Prepared, listen: Listen) -> Listen:
         """Return the listener for the runs' events; a dialect may wrap it to update the tool's own files."""
         return listen
-
-    # ------------------------------------------------------------ `assay rerun RUN NAME=VALUE`
 
     def load_params(self, record: RunRecord) -> dict[str, Any]:
         """Return the parameters of a run that is to be varied, as its file would give them."""

@@ -56,7 +56,10 @@ def choose_slots(study: Study, asked: Sequence[str] | None, settings: Settings) 
     if given:
         is_foreign = study.dialect != NATIVE.name and bool(study.slots) and not asked and not from_environment
         warnings = () if is_foreign else _find_missing(given, devices)
-        return Slots(tuple(given), devices, env=_fair_share(given, study.resources), warnings=warnings)
+        # several CPU slots share the cores; a single one, and slots with a GPU, have no limit
+        share = max(study.resources.cpus, len(os.sched_getaffinity(0)) // len(given))
+        env = _thread_limits(share) if len(given) > 1 and set(given) == {CPU} else {}
+        return Slots(tuple(given), devices, env=env, warnings=warnings)
     if study.resources.gpus == 0:
         return _cpu_slots(study.resources, devices)
     is_nested = layout.ENV_SLOT in os.environ  # called from a run, which has one slot
@@ -72,10 +75,9 @@ def choose_slots(study: Study, asked: Sequence[str] | None, settings: Settings) 
         text = f"this machine has a GPU that cannot be used, so runs use the CPU: {why} ({hint})"
         return replace(_cpu_slots(study.resources, devices), warnings=(text,) if why is not None else ())
     reason = devices.reason or "CUDA_VISIBLE_DEVICES names none of this machine"
-    raise UsageError(
-        f"each run of {study.name} asks for {study.resources.gpus} GPU(s) and none was found: {reason}",
-        "name the GPUs yourself (--slots 0,1), or run on the CPU (--slots cpu:2, or resources: {gpus: 0})",
-    )
+    text = f"each run of {study.name} asks for {study.resources.gpus} GPU(s) and none was found: {reason}"
+    hint = "name the GPUs yourself (--slots 0,1), or run on the CPU (--slots cpu:2, or resources: {gpus: 0})"
+    raise UsageError(text, hint)
 
 
 def _find_missing(labels: Sequence[str], devices: Devices) -> tuple[str, ...]:
@@ -95,26 +97,10 @@ def _cpu_slots(resources: Resources, devices: Devices) -> Slots:
     return Slots((CPU,) * count, devices, env=_thread_limits(resources.cpus))
 
 
-def _fair_share(labels: Sequence[str], resources: Resources) -> dict[str, str]:
-    """Divide the cores among several CPU slots; a single one, and slots with a GPU, have no limit."""
-    share = max(resources.cpus, len(os.sched_getaffinity(0)) // max(1, len(labels)))
-    return _thread_limits(share) if len(labels) > 1 and set(labels) == {CPU} else {}
-
-
 def _thread_limits(cpus: int) -> dict[str, str]:
     """Limit threads, as parallel runs must not each start one per core; variables that the user has set stay."""
     names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
     return {name: str(max(1, cpus)) for name in names if name not in os.environ}
-
-
-def _keep_large(groups: Sequence[Sequence[Gpu]], needed: int) -> list[Sequence[Gpu]]:
-    """Return the groups whose GPUs have this much memory in total: a run waits for memory in use, not for more."""
-    kept = [group for group in groups if all(gpu.memory_bytes >= needed for gpu in group)]
-    if not kept:
-        most = max(gpu.memory_bytes for group in groups for gpu in group)
-        message = f"each run asks for {render_size(needed)} of GPU memory, the largest GPU here has {render_size(most)}"
-        raise UsageError(message, "ask for less: resources: {gpu_memory: SIZE}")
-    return kept
 
 
 def _gpu_slots(resources: Resources, gpus: Sequence[Gpu], devices: Devices) -> Slots:
@@ -123,19 +109,20 @@ def _gpu_slots(resources: Resources, gpus: Sequence[Gpu], devices: Devices) -> S
     if not groups:
         message = f"each run asks for {size} GPUs, and {len(gpus)} can be used here"
         raise UsageError(message, "ask for fewer: resources: {gpus: N}")
-    groups = _keep_large(groups, resources.gpu_memory_bytes or 0)
-    labels = [",".join(str(gpu.index) for gpu in group) for group in groups]
+    least = resources.gpu_memory_bytes or 0  # a run waits for memory in use, not for more than there is
+    large = [group for group in groups if all(gpu.memory_bytes >= least for gpu in group)]
+    if not large:
+        most = max(gpu.memory_bytes for group in groups for gpu in group)
+        message = f"each run asks for {render_size(least)} of GPU memory, the largest GPU here has {render_size(most)}"
+        raise UsageError(message, "ask for less: resources: {gpu_memory: SIZE}")
+    labels = [",".join(str(gpu.index) for gpu in group) for group in large]
     needed = {
         gpu.index: resources.gpu_memory_bytes or int(gpu.memory_bytes * _FREE_SHARE / resources.runs_per_gpu)
         for gpu in gpus
     }
-
     # NVML counts GPUs by their position on the bus, CUDA by speed without this variable
     env = {} if "CUDA_DEVICE_ORDER" in os.environ else {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
     return Slots(tuple(labels) * resources.runs_per_gpu, devices, HasMemory(devices, needed), env)
-
-
-# ---------------------------------------------------------------- waiting for one
 
 
 def describe_holders(pool: SlotPool) -> str:

@@ -77,11 +77,10 @@ def find_steps(prepared: Prepared, *names: str) -> list[RunStep]:
     own = [key for key in ("search", "stop") if getattr(study, key)]
     asked = dict.fromkeys((*own, *study.extras, *prepared.options.extras, *names))
     found = plugins.find_plugins().values() if asked else ()
-    return [_build_step(each.run_steps[name]) for each in found for name in asked if name in each.run_steps]
-
-
-def _build_step(text: str) -> RunStep:
-    found = plugins.load(text)
-    if not (isinstance(found, type) and issubclass(found, RunStep)):
-        raise InfrastructureError(f"{text} is not a subclass of assay.launch.steps.RunStep")
-    return found()
+    steps: list[RunStep] = []
+    for text in [each.run_steps[name] for each in found for name in asked if name in each.run_steps]:
+        step = plugins.load(text)
+        if not (isinstance(step, type) and issubclass(step, RunStep)):
+            raise InfrastructureError(f"{text} is not a subclass of assay.launch.steps.RunStep")
+        steps.append(step())
+    return steps

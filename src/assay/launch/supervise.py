@@ -305,8 +305,12 @@ class Supervisor:
         return 0.0 if self._waiting_since is None else time.monotonic() - self._waiting_since
 
     def _count_wait(self) -> None:
+        lease, most_s = self.settings.lease, self.settings.max_wait_s
         if self._leased_since is not None:
-            self._count_lease()
+            if lease is not None and most_s is not None and not self.running and self.leased_s >= most_s:
+                text = f"nothing was started within {most_s:g} s: {describe_lease(lease)}"
+                hint = "end that process, or set ASSAY_MAX_WAIT=4h to wait longer"
+                self.problem = InfrastructureError(text, hint)
             return
         if self.running or not (self.queue or self.count_left()) or self.pool is None:
             self._waiting_since = None
@@ -315,19 +319,9 @@ class Supervisor:
             self._waiting_since = time.monotonic()
         limit_s = self.queue[0][2].spec.timeout_s if self.settings.counts_wait and self.queue else None
         if limit_s is not None and self.waited_s >= limit_s:
-            self.problem = InfrastructureError(
-                f"no slot came free within the time limit of {limit_s:g} s: {describe_holders(self.pool)}",
-                "end what holds it, choose another slot (--slots), or allow more time (--timeout)",
-            )
-
-    def _count_lease(self) -> None:
-        lease, limit_s = self.settings.lease, self.settings.max_wait_s
-        if lease is None or limit_s is None or self.running or self.leased_s < limit_s:
-            return
-        self.problem = InfrastructureError(
-            f"nothing was started within {limit_s:g} s: {describe_lease(lease)}",
-            "end that process, or set ASSAY_MAX_WAIT=4h to wait longer",
-        )
+            text = f"no slot came free within the time limit of {limit_s:g} s: {describe_holders(self.pool)}"
+            hint = "end what holds it, choose another slot (--slots), or allow more time (--timeout)"
+            self.problem = InfrastructureError(text, hint)
 
     def _try(self, step: Callable[..., None], entry: Entry, *more: HeldSlot | None) -> None:
         try:
@@ -337,9 +331,8 @@ class Supervisor:
         except FormatError as error:
             self._drop(entry, State.DAMAGED, error.message)
         except OSError as error:  # for example a full disk, or a root that became read-only
-            self.problem = InfrastructureError(
-                f"cannot start {entry.spec.name} in {entry.dir}: {explain_refusal(error)}"
-            )
+            text = f"cannot start {entry.spec.name} in {entry.dir}: {explain_refusal(error)}"
+            self.problem = InfrastructureError(text)
 
     def _refill(self, ended: Sequence[JobHandle]) -> None:
         """Start the next runs on slots that have just come free, before the ended runs are concluded, which is slow."""
@@ -362,10 +355,8 @@ class Supervisor:
         return is_free
 
     def _create_ahead(self) -> None:
-        """Write the directories of the next runs while the slots are busy: without a lease they are only queued.
-
-        Runs of a source are not created ahead: it would have to decide before it has the results of the running ones.
-        """
+        """Write the directories of the next runs while the slots are busy: without a lease they are only queued. Runs
+        of a source are not created ahead: it would have to decide before it has the results of the running ones."""
         if self.problem or not self.running:
             return
         if self.settings.source is not None:
@@ -402,7 +393,8 @@ class Supervisor:
         self._put_running(entry, handle)
         self.observer.started(entry)
         self.settings.listen(Event("started", entry))
-        self._report_command_started(entry, next((name for name in entry.commands if name not in entry.skipped), None))
+        if (name := next((each for each in entry.commands if each not in entry.skipped), None)) is not None:
+            self._report(f"+{name}", Event("command_started", entry, name))
 
     def _choose_beginning(self, entry: Entry) -> None:
         """Let a failed or finished run that a user repeats start over; retried and interrupted ones continue."""
@@ -586,7 +578,12 @@ class Supervisor:
                 if not self._ending[entry.dir]():
                     continue  # its job.sh has ended, but a process that it started has not
                 del self._ending[entry.dir]
-            self._note_refusal(entry, handle)
+            # submit no more jobs after a farm has refused one; a later call continues the runs
+            if (refusal := self.executor.refusal(handle, entry.dir)) is not None:
+                self.problem = self.problem or InfrastructureError(refusal)
+                run_directory.write_stop(entry.dir, entry.attempt, self._build_stop(refusal, "interrupt"))
+            else:
+                self._note_cause(entry, handle)
             if self._begin_leftovers(entry, handle):
                 continue
             if len(entry.spec.commands) == 1 and self._close_if_done(entry):
@@ -603,14 +600,6 @@ class Supervisor:
             return False
         self._begin_ending([entry])
         return entry.dir in self._ending or entry.dir not in self.running
-
-    def _note_refusal(self, entry: Entry, handle: JobHandle) -> None:
-        """Submit no more jobs after a farm has refused one; a later call continues the runs."""
-        if (refusal := self.executor.refusal(handle, entry.dir)) is not None:
-            self.problem = self.problem or InfrastructureError(refusal)
-            run_directory.write_stop(entry.dir, entry.attempt, self._build_stop(refusal, "interrupt"))
-        else:
-            self._note_cause(entry, handle)
 
     def _note_cause(self, entry: Entry, handle: JobHandle) -> None:
         if (explained := self.executor.explain_end(handle, entry.dir)) is None:
@@ -642,9 +631,8 @@ class Supervisor:
         except FileNotFoundError:
             return False
         entry.state = State.DONE
-        self._close(
-            entry, Decision(Action.CLOSE, State.DONE, entry.attempt, Outcome(State.DONE, entry.attempt, {name: 0}))
-        )
+        outcome = Outcome(State.DONE, entry.attempt, {name: 0})
+        self._close(entry, Decision(Action.CLOSE, State.DONE, entry.attempt, outcome))
         return True
 
     def _tagged(self, entry: Entry, handle: JobHandle | None) -> JobHandle:
@@ -774,14 +762,12 @@ class Supervisor:
 
     # ------------------------------------------------------------ events of commands
 
-    def _report_command_started(self, entry: Entry, name: str | None) -> None:
-        if name and f"+{name}" not in entry.reported:
-            self._note_reported(entry, f"+{name}")
-            self.settings.listen(Event("command_started", entry, name))
-
-    def _note_reported(self, entry: Entry, what: str) -> None:
-        reported = entry.reported | {what}
-        entry.reported = self._shared.setdefault(reported, reported)
+    def _report(self, mark: str, event: Event) -> None:
+        """Report an event of a command once; `mark` is its name among those that were reported."""
+        if mark not in event.entry.reported:
+            reported = event.entry.reported | {mark}
+            event.entry.reported = self._shared.setdefault(reported, reported)
+            self.settings.listen(event)
 
     def _report_commands(self, entry: Entry) -> None:
         """Report the commands that began or ended since the last call, in order."""
@@ -789,12 +775,10 @@ class Supervisor:
         for name in entry.commands:
             if name in entry.skipped and name not in codes:
                 continue
-            self._report_command_started(entry, name)
+            self._report(f"+{name}", Event("command_started", entry, name))
             if name not in codes:
                 return
-            if f"-{name}" not in entry.reported:
-                self._note_reported(entry, f"-{name}")
-                self.settings.listen(Event("command_ended", entry, name, codes[name]))
+            self._report(f"-{name}", Event("command_ended", entry, name, codes[name]))
             if codes[name] != 0:
                 return
 

@@ -8,7 +8,7 @@ import random
 import signal
 import sys
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from functools import partial
@@ -19,6 +19,7 @@ from assay.config.load import load_study
 from assay.config.places import choose_farm
 from assay.config.settings import load_settings
 from assay.errors import InfrastructureError, UsageError, check_known
+from assay.execute.base import Executor
 from assay.execute.machine_lease import MachineLease, Use
 from assay.execute.places import build_executor, find_executor
 from assay.execute.slots import SlotPool, build_entries, slots_directory
@@ -65,10 +66,12 @@ from assay.values.units import CPU
 from assay.values.verdict import Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from assay.execute.base import Executor
     from assay.launch.live_view import BestSoFar
+
+_BEGIN_S = 10.0  # how long the called command waits for its supervisor; a farm may take longer
+_waiting: list[int] = []  # in a supervisor that has not begun yet: the pipe to the command that waits
+_MAX_WAIT_S: dict[Use, float] = {"run": 86_400, "check": 3600, "benchmark": 3600}  # for the machine lease
+Draw = Callable[[Supervisor], None]
 
 
 # ---------------------------------------------------------------- before anything is written
@@ -130,16 +133,10 @@ def _rename(study: Study, options: RunOptions) -> Study:
 # ---------------------------------------------------------------- --detach: the supervisor goes on alone
 
 
-_BEGIN_S = 10.0  # how long the called command waits for its supervisor; a farm may take longer
-_waiting: list[int] = []  # in a supervisor that has not begun yet: the pipe to the command that waits
-
-
 def go_to_background(location: StudyLocation, console: Console) -> bool:
-    """Fork; return True in the supervisor, which continues with its output in a file.
-
-    In the called command, return False once the runs that have a slot are started, so that the next command, such as
-    `assay stop STUDY/RUN`, finds their directories.
-    """
+    """Fork; return True in the supervisor, which continues with its output in a file. In the called command, return
+    False once the runs that have a slot are started, so that the next command, such as `assay stop STUDY/RUN`, finds
+    their directories."""
     os.makedirs(os.path.join(location.dir, layout.STUDY_META_DIR), exist_ok=True)
     log = os.path.join(location.dir, layout.STUDY_META_DIR, layout.SUPERVISOR_LOG)
     hints = [show_command([word], location) for word in ("ls", "stop")]
@@ -165,11 +162,6 @@ def go_to_background(location: StudyLocation, console: Console) -> bool:
 
 
 # ---------------------------------------------------------------- running
-
-
-_MAX_WAIT_S: dict[Use, float] = {"run": 86_400, "check": 3600, "benchmark": 3600}  # for the machine lease
-
-Draw = Callable[[Supervisor], None]
 
 
 @dataclass(slots=True)
@@ -204,7 +196,11 @@ def run_study(prepared: Prepared, hooks: RunHooks) -> Report:
     os.makedirs(os.path.join(prepared.location.dir, layout.STUDY_META_DIR), exist_ok=True)
     rules = find_rules(prepared.study.dialect)
     with _deferred_signals(), presence.register(prepared.location.dir), rules.hold(prepared) as held:
-        _set_uploads_aside(held, hooks.console)
+        present = list_names(held.location.dir)
+        for spec in (each for each in held.plan.runs if each.name in present):
+            if (kept := set_aside(held.dir_of(spec))) is not None:
+                text = f"{spec.name} was uploaded and is not continued; it is kept as {kept}, see it: "
+                hooks.console.message(text + show_command(["show"], held.location, kept))
         return _run_planned(held, hooks, slots)
 
 
@@ -220,7 +216,7 @@ def _run_planned(prepared: Prepared, hooks: RunHooks, slots: Slots) -> Report:
             run_directory.write_plan(prepared.location.dir, planned, prepared.plan_key)
     builder = DirBuilder(prepared, hooks.console.error)
     for line in (*slots.warnings, *builder.describe_size()):
-        _warn(hooks, line)
+        hooks.console.message(f"warning: {line}")
     with closing_quietly(open_index(prepared.location.root, hooks.console.warning, is_needed=False)) as index:
         collector = Collector(index, prepared.location, slots.devices, hooks.echo)
         repairs = builder.repair(prepared.plan.runs)
@@ -242,32 +238,21 @@ def _run_planned(prepared: Prepared, hooks: RunHooks, slots: Slots) -> Report:
         return _build_report(prepared, supervisor, builder, steps, index, notes)
 
 
-def _warn(hooks: RunHooks, line: str) -> None:
-    hooks.console.message(f"warning: {line}")
-
-
 def _end_plan(prepared: Prepared, entries: Sequence[Entry]) -> None:
     """Remove the plan and the completed passes of --force once all runs are finished."""
     if not all(entry.state.is_over for entry in entries):
         return
     if not prepared.options.names_runs:
         run_directory.remove_plan(prepared.location.dir, prepared.plan_key)
-    if not any(map(_is_interrupted, entries)):
+    stopped = [_load_last(entry.dir) for entry in entries if entry.state is State.STOPPED]
+    # Ctrl-C stopped a run, here or in another supervisor: a later call continues it
+    is_interrupted = any(last is not None and last.stop and last.stop.kind == "interrupt" for last in stopped)
+    if not is_interrupted:
         # a --force is complete when all its runs have been repeated, by any call
         last = {entry.spec.name: entry.attempt for entry in entries}
         for path in run_directory.find_passes(prepared.location.dir):
             with suppress(OSError):
                 run_directory.leave_pass(path, last)
-
-
-def _set_uploads_aside(prepared: Prepared, console: Console) -> None:
-    """Move uploads aside that have the name of a planned run; they are kept next to it."""
-    present = list_names(prepared.location.dir)
-    for spec in prepared.plan.runs:
-        moved = set_aside(prepared.dir_of(spec)) if spec.name in present else None
-        if moved is not None:
-            command = show_command(["show"], prepared.location, moved)
-            console.message(f"{spec.name} was uploaded and is not continued; it is kept as {moved}, see it: {command}")
 
 
 def _join(first: Listen, step: RunStep, warn: Callable[[str], None]) -> Listen:
@@ -298,7 +283,7 @@ def _build_loop(
         remake=builder.remake_entry,
         listen=find_rules(prepared.study.dialect).listen(prepared, _suppress_lost_output(hooks.listen)),
         draw=_build_draw(builder, _suppress_lost_output(hooks.draw), hooks.console),
-        warn=partial(_warn, hooks),
+        warn=lambda line: hooks.console.message(f"warning: {line}"),
         env=env if prepared.farm is None else {layout.ENV_PYTHON: sys.executable},
         grace_s=prepared.options.grace_s,
         keeps_slots=hooks.slots_name is not None,
@@ -338,10 +323,8 @@ def _run_loop(supervisor: Supervisor, hooks: RunHooks, collector: Collector) -> 
 
 
 def _judge(prepared: Prepared, entries: Sequence[Entry], index: Index) -> tuple[Verdict | None, list[str]]:
-    """Judge every run that is done by the study's checks; other runs have no result.
-
-    Verdicts on runs that ended in this call are recorded; the second value is warnings about those that could not be.
-    """
+    """Judge every run that is done by the study's checks; other runs have no result. Verdicts on runs that ended in
+    this call are recorded; the second value is warnings about those that could not be."""
     done = {prepared.location.key(entry.dir): entry for entry in entries if entry.state is State.DONE}
     checks = prepared.study.checks
     if not checks or not done:
@@ -422,12 +405,6 @@ def _build_entry(
 
 def _load_last(run_dir: str) -> run_directory.Attempt | None:
     return run_directory.load_history(run_dir).last if os.path.isdir(run_dir) else None
-
-
-def _is_interrupted(entry: Entry) -> bool:
-    """Whether Ctrl-C stopped the run, here or in another supervisor: a later call continues it."""
-    last = _load_last(entry.dir) if entry.state is State.STOPPED else None
-    return last is not None and last.stop is not None and last.stop.kind == "interrupt"
 
 
 def _suppress_lost_output(show: Callable[..., None]) -> Callable[..., None]:

@@ -128,9 +128,8 @@ def _counts(row: RunRow) -> bool:
 def choose_metric(data: IndexTable, asked: Asked | None) -> SortKey:
     """Return the metric of `loss` or `loss:min`; without one, the metric by which `assay sum` sorts."""
     if not data.metrics:
-        raise UsageError(
-            "no run has a metric", "log some with assay.log, or name patterns under `metrics:` in the file"
-        )
+        hint = "log some with assay.log, or name patterns under `metrics:` in the file"
+        raise UsageError("no run has a metric", hint)
     if asked is None:
         return choose_sort((), data, ())[0]
     if isinstance(asked, SortKey):
@@ -146,9 +145,8 @@ def _rank_groups(
     column = data.metrics[key.name]
     values = key.values(column)
     usable = set(counted)
-    groups = [
-        group._replace(runs=[i for i in group.runs if i in usable]) for group in build_groups(data, keep, group_by)
-    ]
+    known = build_groups(data, keep, group_by)
+    groups = [group._replace(runs=[i for i in group.runs if i in usable]) for group in known]
     several = len({group.study for group in groups}) > 1
     found = []
     for group in sort_groups(data, [group for group in groups if group.runs], (key,)):

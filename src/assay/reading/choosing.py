@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 _MOST_VALUES = 6  # values of one name that are listed if nothing matches
 _MOST_NAMES = 20
 _MOST_DESCRIBED = 10  # names of an expression that are described: each needs a pass over all runs
+_KINDS: dict[Kind, str] = {"params": "parameter", "metrics": "metric", "run": "field"}
 
 # The fields of every run besides its parameters and metrics; None: the run has no such value.
 _DURATIONS = ("seconds", "time")
@@ -114,37 +115,24 @@ def _resolve(where: Where, name: Name, table: IndexTable) -> WhereColumn:
 
 
 def _build_column(kind: Kind, name: Name, table: IndexTable) -> WhereColumn:
+    values: Sequence[Any]
     if kind == "params":
-        values: Sequence[Any] = [row.params.get(name.name, MISSING) for row in table.rows]
+        values = [row.params.get(name.name, MISSING) for row in table.rows]
     else:
-        values = _load_metric(name, table)
+        column, aggregate = table.metrics[name.name], name.aggregate or "last"
+        is_best = aggregate == "best"
+        values = best_values(column, direction_of(name.name)) if is_best else getattr(column, aggregate)
+        if 0.0 in column.count or len(values) < len(table.rows):
+            found = [value if count else MISSING for value, count in zip(values, column.count, strict=True)]
+            values = found + [MISSING] * (len(table.rows) - len(found))
     if not isinstance(table, KeptTable):
         return WhereColumn(values)
     return WhereColumn(list(values), plain=find_plain(values))  # else each comparison would create the numbers again
 
 
-_KINDS: dict[Kind, str] = {"params": "parameter", "metrics": "metric", "run": "field"}
-
-
 def _find_kinds(name: Name, table: IndexTable) -> list[Kind]:
-    is_known = {
-        "params": has_param(table, name.name),
-        "metrics": name.name in table.metrics,
-        "run": name.name in FIELDS,
-    }
-    return [kind for kind in _KINDS if name.kind in (None, kind) and is_known[kind]]
-
-
-def _load_metric(name: Name, table: IndexTable) -> Sequence[Any]:
-    column = table.metrics[name.name]
-    aggregate = name.aggregate or "last"
-    values: Sequence[float] = (
-        best_values(column, direction_of(name.name)) if aggregate == "best" else getattr(column, aggregate)
-    )
-    if 0.0 not in column.count and len(values) == len(table.rows):
-        return values
-    found = [value if count else MISSING for value, count in zip(values, column.count, strict=True)]
-    return found + [MISSING] * (len(table.rows) - len(found))
+    is_known = has_param(table, name.name), name.name in table.metrics, name.name in FIELDS
+    return [kind for kind, is_its in zip(_KINDS, is_known, strict=True) if is_its and name.kind in (None, kind)]
 
 
 def _refuse_name(where: Where, name: Name, kinds: Sequence[Kind], table: IndexTable) -> None:
@@ -235,10 +223,8 @@ def choose_planned(where: Where, planned: Iterable[RunSpec], location: StudyLoca
         key = f"{location.name}/{spec.name}"
         i = indexes.get(key)
         if i is None or rows[i].is_foreign:
-            i = len(rows)
-            rows.append(
-                RunRow(key, location.name, spec.name, spec.id, State.QUEUED, 0, spec.params, spec.title, spec.tag)
-            )
+            i, own = len(rows), (spec.params, spec.title, spec.tag)
+            rows.append(RunRow(key, location.name, spec.name, spec.id, State.QUEUED, 0, *own))
         else:
             rows[i] = rows[i]._replace(params=spec.params)
         specs[i] = spec

@@ -10,6 +10,7 @@ from assay.record.index.base import IndexTable
 T = TypeVar("T")
 _MOST_VALUES = 1_500_000  # of kept columns, orders and pages: 12 MB
 _FEWEST, _MOST_MADE = 8, 500
+_NOTHING: Any = object()
 
 
 class KeptTable(IndexTable):
@@ -37,9 +38,6 @@ def remember(table: IndexTable, what: Hashable, make: Callable[[], T]) -> T:
             made.pop(next(iter(list(made))), None)
     made[what] = made.pop(what, found)
     return found
-
-
-_NOTHING: Any = object()
 
 
 def list_param(table: IndexTable, name: str, missing: Any = None) -> list[Any]:

@@ -29,8 +29,6 @@ from assay.values.series import metric_priority
 from assay.values.table import Column, Table
 
 MOST_METRICS = 3  # in addition to state, time and reason; `assay sum` shows more
-
-
 _REASON = "reason"
 NOT_STARTED = "not started"
 # The ranks by which columns leave a narrow table, the highest first.

@@ -244,7 +244,12 @@ def follow_study(
 
 def _begins(run_dir: str, before: RunFollower | None, has_seen: bool) -> bool:
     """Whether to follow a run from now on: it is running or new, or another attempt has begun."""
-    return has_seen or not _is_over(run_dir) if before is None else _load_attempt(run_dir) > before.attempt
+    if before is not None:
+        return _load_attempt(run_dir) > before.attempt
+    try:
+        return has_seen or not load_status(run_dir).state.is_over
+    except AssayError:  # damaged: `assay ls` reports it
+        return False
 
 
 def _load_attempt(run_dir: str) -> int:
@@ -253,10 +258,3 @@ def _load_attempt(run_dir: str) -> int:
     except OSError:
         return 0
     return last.number if last else 0
-
-
-def _is_over(run_dir: str) -> bool:
-    try:
-        return load_status(run_dir).state.is_over
-    except AssayError:  # damaged: `assay ls` reports it
-        return True

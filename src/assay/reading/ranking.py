@@ -18,13 +18,14 @@ from assay.values.series import Direction, direction_of, mean_and_sd, metric_pri
 from assay.values.state import State
 
 T = TypeVar("T")
+_MISSING = object()
+_LARGEST = 1 << 1023  # a larger integer is not a float
+_NUMBER = r"\s*[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?\s*"
 
 
 class SortKey(NamedTuple):
     """A key to sort by: a metric by the best value of each run, a parameter by its value, `time` by the run's duration.
-
-    `direction`: which value of a metric is the best. `is_reversed` reverses only the order of the rows.
-    """
+    `direction`: which value of a metric is the best. `is_reversed` reverses only the order of the rows."""
 
     name: str
     direction: Direction
@@ -122,9 +123,6 @@ def _vary(values: Iterable[Any]) -> bool:
     return any(value is not first and (value != first or type(value) is not kind) for value in rest)
 
 
-_MISSING = object()
-
-
 @dataclass(frozen=True, slots=True)
 class ParamsOf:
     """Iterates over the parameters of these rows."""
@@ -163,21 +161,17 @@ def sort_rows(data: IndexTable, keep: Sequence[int], keys: Sequence[SortKey], pa
     """Sort by the keys, most important first, missing values last. Sorts are stable: the last key is applied first."""
     order = list(keep)
     for key in reversed(keys):
-        if key.is_metric:
-            order = _sort_by_metric(data, order, key)
-        else:
-            values = [data.rows[i].took_s if key.is_time else params[i].get(key.name) for i in order]
-            order = sort_values(order, values, key.order)
+        if not key.is_metric:
+            found = [data.rows[i].took_s if key.is_time else params[i].get(key.name) for i in order]
+            order = sort_values(order, found, key.order)
+            continue
+        column = data.metrics[key.name]
+        values, rest = key.values(column), list[int]()
+        if 0.0 in column.count or not math.isfinite(sum(values)):  # rare; the test is quick
+            rest = [i for i in order if not (column.count[i] > 0 and math.isfinite(values[i]))]
+            order = [i for i in order if column.count[i] > 0 and math.isfinite(values[i])]
+        order = sorted(order, key=values.__getitem__, reverse=key.order == "max") + rest
     return order
-
-
-def _sort_by_metric(data: IndexTable, order: list[int], key: SortKey) -> list[int]:
-    column = data.metrics[key.name]
-    values = key.values(column)
-    is_whole = 0.0 not in column.count and math.isfinite(sum(values))  # usual, and quick to check
-    usable = order if is_whole else [i for i in order if column.count[i] > 0 and math.isfinite(values[i])]
-    rest = [] if is_whole else [i for i in order if not (column.count[i] > 0 and math.isfinite(values[i]))]
-    return sorted(usable, key=values.__getitem__, reverse=key.order == "max") + rest
 
 
 def sort_values(items: Sequence[T], values: Sequence[Any], direction: Direction) -> list[T]:
@@ -191,10 +185,9 @@ def sort_values(items: Sequence[T], values: Sequence[Any], direction: Direction)
             numbers.append((number, item))
         else:
             texts.append((str(value), item))
-    ordered = [
-        item for part in (numbers, texts) for _, item in sorted(part, key=itemgetter(0), reverse=direction == "max")
-    ]
-    return ordered + missing
+    is_reversed = direction == "max"
+    ordered = [sorted(part, key=itemgetter(0), reverse=is_reversed) for part in (numbers, texts)]
+    return [item for part in ordered for _, item in part] + missing
 
 
 def parse_number(value: Any) -> float | None:
@@ -204,10 +197,6 @@ def parse_number(value: Any) -> float | None:
     if isinstance(value, int | float):
         return value if isinstance(value, float) or abs(value) < _LARGEST else math.copysign(math.inf, value > 0 or -1)
     return float(value) if isinstance(value, str) and re.fullmatch(_NUMBER, value, re.ASCII) else None
-
-
-_LARGEST = 1 << 1023  # a larger integer is not a float
-_NUMBER = r"\s*[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?\s*"
 
 
 # ---------------------------------------------------------------- groups
@@ -338,20 +327,16 @@ def _find_front(items: Sequence[int], columns: Sequence[Sequence[Any]], keys: Se
     signs = [1 if key.direction == "min" else -1 for key in keys]
     points = {}
     for item, values in zip(items, zip(*columns, strict=True), strict=True):
-        numbers = list(map(parse_number, values))
-        if all(number is not None and math.isfinite(number) for number in numbers):
-            points[item] = tuple(
-                sign * number for sign, number in zip(signs, numbers, strict=True) if number is not None
-            )
+        numbers = [number for value in values if (number := parse_number(value)) is not None and math.isfinite(number)]
+        if len(numbers) == len(signs):
+            points[item] = tuple(sign * number for sign, number in zip(signs, numbers, strict=True))
     compared = list(points)
     return Front([compared[at] for at in find_front(list(points.values()))], len(points), len(items) - len(points))
 
 
 def find_front(points: Sequence[tuple[float, ...]]) -> list[int]:
-    """Return the indexes of the points that no other point dominates, in their order; less is better, equals stay.
-
-    In this order only an earlier point can dominate a later one, and with two coordinates only the last one found can.
-    """
+    """Return the indexes of the points that no other point dominates, in their order; less is better, equals stay. In
+    this order only an earlier point can dominate a later one, and with two coordinates only the last one found can."""
     front: list[int] = []
     for at in sorted(range(len(points)), key=lambda at: points[at]):
         point = points[at]

@@ -148,11 +148,8 @@ def build_readings_summary(readings: Sequence[Reading]) -> ReadingsSummary | Non
 
 def build_document(run: RunDescription, *, with_environment: bool = False, now: float | None = None) -> Document:
     now = time.time() if now is None else now
-    params = run.status.record.spec.params
-    files, more = (
-        [(name, formatting.render_size(size)) for name, size in run.files.items()],
-        len(run.files) - _FILES_SHOWN,
-    )
+    params, more = run.status.record.spec.params, len(run.files) - _FILES_SHOWN
+    files = [(name, formatting.render_size(size)) for name, size in run.files.items()]
     sections = [
         Section((Facts(build_state_facts(run, now)),)),
         _build_section("Parameters", [(name, render_value(value)) for name, value in params.items()]),
@@ -281,9 +278,8 @@ def _attempt_cells(attempt: Attempt, run: RunDescription, now: float) -> list[An
 
 def build_resource_facts(run: RunDescription) -> Iterator[tuple[str, str]]:
     outcome, readings = run.status.outcome, run.readings
-    peak = (
-        outcome.peak_rss_bytes if outcome and outcome.peak_rss_bytes else readings.peak_rss_bytes if readings else None
-    )
+    seen = readings.peak_rss_bytes if readings else None
+    peak = outcome.peak_rss_bytes if outcome and outcome.peak_rss_bytes else seen
     if peak is not None:
         yield "peak memory", formatting.render_size(peak)
     if outcome and outcome.cpu_s is not None:
@@ -359,19 +355,15 @@ def build_environment_sections(fields: Mapping[str, Any] | None, node: str | Non
     git = fields.get("git") or {}
     line = [("command line", " ".join(fields.get("command_line") or ()))]
     is_other = node is not None and node != fields.get("host")
-    return [
-        _build_section(
-            "Environment of the machine that submitted it" if is_other else "Environment", [*plain, *gpus, *line]
-        ),
-        _build_section(
-            "Git",
-            [(key, render_value(value)) for key, value in git.items() if key != "diff" and value not in (None, [])],
-        ),
-        _build_section("Packages", [(key, str(value)) for key, value in (fields.get("packages") or {}).items()]),
-        _build_section(
-            "Packages of the runs' python", [(k, str(v)) for k, v in (fields.get("job_packages") or {}).items()]
-        ),
-    ]
+    title = "Environment of the machine that submitted it" if is_other else "Environment"
+    facts = [(key, render_value(value)) for key, value in git.items() if key != "diff" and value not in (None, [])]
+    packages, others = (
+        [(name, str(version)) for name, version in (fields.get(key) or {}).items()]
+        for key in ("packages", "job_packages")
+    )
+    titles = (title, "Git", "Packages", "Packages of the runs' python")
+    every = ([*plain, *gpus, *line], facts, packages, others)
+    return [_build_section(*each) for each in zip(titles, every, strict=True)]
 
 
 def render_moment(seconds: float | None, now: float) -> str:

@@ -24,8 +24,6 @@ _MISSING = object()
 _LARGEST_DIFF_BYTES = 1 << 20  # of a file that is compared line by line
 _CODE_FILES_SHOWN = 40
 _ENVIRONMENT = ("host", "user", "os", "cpu", "cpu_count", "memory_bytes", "python", "driver", "job_python")
-
-
 Pairs = Mapping[str, tuple[Any, Any]]  # name -> values of the first and the second run; None: missing
 
 

@@ -46,6 +46,8 @@ _Has = Callable[[str, bool], bool]
 _Columns = list[tuple[Column, list[Any]]]  # each with its cells
 MOST_REASONS = 5  # lines below the table, if it has no room for the column
 MOST_METRICS = 6  # more would not fit a terminal; --metrics chooses others
+_ENDED = tuple(state for state in State if state.is_over and state is not State.DONE)
+_NUMBERS = {int, float, NoneType}
 
 
 class SummaryOptions(NamedTuple):
@@ -191,11 +193,12 @@ def describe_front(front: Front, what: str, not_done: int) -> str:
 def fit_summary(summary: StudySummary, width: int) -> StudySummary:
     """Fit a table to a terminal: drop empty and duplicate columns, then metrics, before names become unreadable."""
     table, dropped = fit_columns(drop_spare(summary.table, width), width)
-    metrics = {column.rank for column in dropped if _is_metric_rank(column.rank)}
+    ranks = {column.rank for column in dropped}
+    metrics = {rank for rank in ranks if rank <= _WANTED_RANK or (rank > 0 and rank % 200 == 0)}
     known = {*metrics, _REASON_RANK, _BEST_RANK}
     others = tuple(column.name for column in dropped if column.rank not in known)
     remarks: tuple[str, ...] = ()
-    if any(column.rank == _REASON_RANK for column in dropped):
+    if _REASON_RANK in ranks:
         remarks = tuple(build_remarks([row for row in summary.rows if row.state is State.PRUNED]))
     return summary._replace(table=table, hidden=summary.hidden + len(metrics), no_room=others, remarks=remarks)
 
@@ -219,10 +222,6 @@ _TIME_RANK = 205
 _STEP_RANK = 100
 _FIRST_BEST_RANK = -100  # best values of the metric that is sorted by
 _WANTED_RANK = -200  # and below: metrics that were asked for, or that a search optimises
-
-
-def _is_metric_rank(rank: int) -> bool:
-    return rank <= _WANTED_RANK or (rank > 0 and rank % 200 == 0)
 
 
 def _rank_metric(
@@ -264,9 +263,8 @@ def select_rows(
 
 def leave_out_foreign(data: IndexTable, keep: list[int]) -> list[int]:
     """Leave out uploads that were not adopted: the other rows are compared, ranked and counted."""
-    foreign = remember(
-        data, "foreign", lambda: {i for i, row in enumerate(data.rows) if row.received and row.is_foreign}
-    )
+    rows = enumerate(data.rows)
+    foreign = remember(data, "foreign", lambda: {i for i, row in rows if row.received and row.is_foreign})
     return [i for i in keep if i not in foreign] if foreign else keep
 
 
@@ -297,9 +295,8 @@ def _choose_metrics(data: IndexTable, options: SummaryOptions, sort: Sequence[So
         return list(options.metrics)
     names = [name for name in data.metrics if name not in options.ignore]
     sorted_by = [key.name for key in sort if key.is_metric]
-    ranked = sorted(
-        names, key=lambda name: (sorted_by.index(name) if name in sorted_by else len(sorted_by), metric_priority(name))
-    )
+    first = [name for name in dict.fromkeys(sorted_by) if name in names]
+    ranked = first + sorted((name for name in names if name not in first), key=metric_priority)
     chosen = ranked[:MOST_METRICS] + [name for name in ranked[MOST_METRICS:] if name in options.show]
     return sorted(chosen, key=metric_priority) if options.is_page else chosen  # a page keeps the order of columns
 
@@ -325,7 +322,8 @@ def _run_columns(
         columns.append((Column("state", "state"), list(map(str, states))))
     for index, name in enumerate(params):
         is_part = _is_part(data, order)
-        cells = [data.rows[i].params.get(name) for i in order] if is_part else _reorder(list_param(data, name), order)
+        every = [] if is_part else list_param(data, name)
+        cells = [data.rows[i].params.get(name) for i in order] if is_part else list(map(every.__getitem__, order))
         kind: Kind = "text" if has(f"text {name}", not _NUMBERS.issuperset(map(type, cells))) else "number"
         rank = _rank_param(name, index, len(params), runs, cells)
         columns.append((Column(name, kind, digits=None, rank=rank, role="parameter"), cells))
@@ -349,26 +347,16 @@ def _run_columns(
     return columns
 
 
-_ENDED = tuple(state for state in State if state.is_over and state is not State.DONE)
-
-
 def _gather(data: IndexTable, field_name: str, order: Sequence[int]) -> list[Any]:
     """Return one field of these rows; many are read in the order of the table, which is twice as fast."""
     if _is_part(data, order):
         return [getattr(data.rows[i], field_name) for i in order]
-    return _reorder(list(map(attrgetter(field_name), data.rows)), order)
-
-
-def _reorder(values: Sequence[Any], order: Sequence[int]) -> list[Any]:
-    return list(map(values.__getitem__, order))
+    return list(map(list(map(attrgetter(field_name), data.rows)).__getitem__, order))
 
 
 def _is_part(data: IndexTable, order: Sequence[int]) -> bool:
     """Whether these rows are a small part of a large table, such as a page."""
     return len(order) * 4 < len(data.rows)
-
-
-_NUMBERS = {int, float, NoneType}
 
 
 def _rank_param(name: str, index: int, count: int, runs: Sequence[str], values: Sequence[Any]) -> int:
@@ -427,7 +415,13 @@ def _build_progress(
     seconds = list(map(_elapsed, starts, ends))
     if has("time", seconds.count(None) < len(seconds)):
         yield Column("time", "clock", key="seconds", rank=_TIME_RANK, role="time"), seconds
-    per_step = _seconds_per_step(chosen, order, starts, steps, seconds)
+    # from the run's start to its last point; without times, its duration
+    lasts = combine_columns([column.last_time for column in chosen], order, max)
+    firsts = combine_columns([column.first_time for column in chosen], order, min)
+    begun = [start or first for start, first in zip(starts, firsts, strict=True)]
+    spans = zip(seconds, map(_elapsed, begun, lasts), strict=True)
+    took = [whole if until is None else until for whole, until in spans]
+    per_step = [time / step if step and time is not None else None for time, step in zip(took, steps, strict=True)]
     if has("time of a step", any(value is not None and value >= 0.05 for value in per_step)):
         key = f"seconds_per_{step_name}"
         yield Column(f"time/{step_name}", "duration", key=key, rank=_STEP_TIME_RANK), per_step
@@ -437,23 +431,6 @@ def _elapsed(start: float | None, end: float | None) -> float | None:
     if start is None or end is None:
         return None
     return end - start if end > start else 0.0
-
-
-def _seconds_per_step(
-    metrics: Sequence[MetricColumns],
-    order: Sequence[int],
-    starts: Sequence[float | None],
-    steps: Sequence[float | None],
-    seconds: Sequence[float | None],
-) -> list[float | None]:
-    """Return the time per step, from the run's start to its last point; without times, from its duration."""
-    lasts = combine_columns([column.last_time for column in metrics], order, max)
-    firsts = combine_columns([column.first_time for column in metrics], order, min)
-    begun = [start or first for start, first in zip(starts, firsts, strict=True)]
-    took = [
-        whole if until is None else until for whole, until in zip(seconds, map(_elapsed, begun, lasts), strict=True)
-    ]
-    return [time / step if step and time is not None else None for time, step in zip(took, steps, strict=True)]
 
 
 # ---------------------------------------------------------------- one row per group
@@ -471,9 +448,8 @@ def _grouped(
     """Make one row of the runs that differ only in these parameters (a seed): mean ± sd of last and best values."""
     for key in (*sort, *pareto):
         if not key.is_metric and key.name in options.group_by:
-            raise UsageError(
-                f"cannot sort by {key.name!r}, which is grouped over", "sort by a metric or by another parameter"
-            )
+            text = f"cannot sort by {key.name!r}, which is grouped over"
+            raise UsageError(text, "sort by a metric or by another parameter")
     groups = build_groups(data, keep, options.group_by, options.ignore, options.states)
     front = find_pareto_groups(data, groups, pareto) if pareto else None
     if front is not None:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import glob
+import json
 import os
+import re
 import shlex
+import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from importlib.resources import files
+from typing import Any
 
 from assay.code.checkout import Checkouts, commit_work_tree, load_commit, open_checkouts
 from assay.code.snapshot import take_snapshot
@@ -31,11 +36,10 @@ from assay.show.console import Console
 from assay.system.fast_dataclasses import dataclass, replace
 from assay.system.files import load_lines
 from assay.trace.comparing import compare, load_recording
-from assay.trace.judge.calls import Parting, find_parting
+from assay.trace.judge.calls import Call, Opinion, Parting, find_parting, find_unknown, walk_tensors
 from assay.trace.judge.difference import OUTERMOST, Comparison, First
 from assay.trace.recording import COMMAND, STUDY, TraceStep, check_target, describe_nothing, trace_spec
 from assay.trace.records import list_traces
-from assay.trace.repro import Repro, write_repro
 from assay.trace.settings import TraceSettings, parse_steps
 from assay.values import layout
 from assay.values.document import Commands, Document, Facts, Notes, Section, Span, Text
@@ -49,6 +53,8 @@ SIDES = ("a", "b")
 CHECKPOINT = "{checkpoint}"
 _SNAPSHOT = CodePolicy("snapshot", link_ignored=False)
 _WITH_OPS = ("module", "gradient", "nonfinite")  # kinds of a first difference that operations can explain
+_LIMIT_S = 600  # for repro.py
+_FIGURES = re.compile(r"by (\S+); computed.*\n.*A (\S+), B (\S+); in float64 B differs from A by (\S+)")
 
 
 class TraceBisectRequest(SideOptions):
@@ -93,6 +99,15 @@ class Stage:
     what: str
     runs: tuple[str, str]  # run directories
     found: Comparison
+
+
+@dataclass(frozen=True, slots=True)
+class Repro:
+    """A folder that was written. `opinion`: None with the reason in `problem`."""
+
+    folder: str | None
+    opinion: Opinion | None = None
+    problem: str = ""
 
 
 class Bisector:
@@ -184,9 +199,8 @@ class Bisector:
         """Check that a run has a trace. A program that fails after its recorded steps is judged by these."""
         if not list_traces(entry.dir):
             logs = f"see what it printed: {show_command(['logs'], self._location, entry.spec.name)}"
-            raise NothingRecordedError(
-                f"side {side} is {entry.state}, nothing was recorded: {describe_nothing(entry.dir)}", logs
-            )
+            text = f"side {side} is {entry.state}, nothing was recorded: {describe_nothing(entry.dir)}"
+            raise NothingRecordedError(text, logs)
         return entry.dir
 
     def _build_spec(self, side: str, number: int, settings: TraceSettings, words: str) -> RunSpec:
@@ -241,6 +255,55 @@ def choose_modules(found: Comparison, first: First) -> list[str]:
     keys = [found.a.keys[int(point)] for point in found.compared.point[: max(0, first.index)]]
     before = [key[1] for key in keys if key[0] == "backward"]
     return [*paths, *(before[-1:] if first.phase == "backward" else ())]
+
+
+# ---------------------------------------------------------------- one operation alone: repro.py
+
+
+def write_repro(parting: Parting, folders: tuple[str, str], target: str, title: str) -> Repro:
+    """Write a repro and execute it once. `folders`: the traces of the two sides, which contain the tensors."""
+    sides = list(zip("ab", (parting.a, parting.b), folders, strict=True))
+    for letter, call, _ in sides:
+        unknown = find_unknown([call["args"], call["kwargs"], call["result"]]) if call else "no further operation"
+        if unknown or call is None:
+            return Repro(None, problem=f"no repro.py: side {letter} has {unknown}")
+    os.makedirs(target, exist_ok=True)
+    for letter, call, folder in sides:
+        _write_call(call or {}, os.path.join(folder, "kept.bin"), os.path.join(target, letter))
+    text = files("assay.trace").joinpath("repro_template.txt").read_text(encoding="utf-8")
+    path = os.path.join(target, "repro.py")
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text.replace("TITLE", title.replace("\\", "/").replace('"', "'")))
+    return _execute(path, str(parting.call.get("executable")))
+
+
+def _write_call(call: Call, kept: str, path: str) -> None:
+    """Write a call to `path`.json and its tensors, each once, to `path`.bin."""
+    own: Any = json.loads(json.dumps({name: call[name] for name in ("op", "args", "kwargs", "result")}))
+    written: dict[str, int] = {}
+    with open(kept, "rb") as source, open(f"{path}.bin", "wb") as file:
+        for tensor in walk_tensors(own):
+            source.seek(tensor["offset"])
+            if tensor["hash"] not in written:
+                written[tensor["hash"]] = file.tell()
+                file.write(source.read(tensor["bytes"]))
+            tensor["offset"] = written[tensor["hash"]]
+    with open(f"{path}.json", "w", encoding="utf-8") as file:
+        json.dump(own, file)
+
+
+def _execute(path: str, executable: str) -> Repro:
+    """Execute the repro with the interpreter of side B, if that is on this machine."""
+    python, folder = executable if os.path.exists(executable) else sys.executable, os.path.dirname(path)
+    try:
+        done = subprocess.run([python, path], capture_output=True, text=True, timeout=_LIMIT_S, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return Repro(folder, problem=f"float64 was not asked: {error}")
+    if found := _FIGURES.search(done.stdout):
+        return Repro(folder, Opinion(*map(float, found.groups())))
+    lines = (done.stderr.strip() or done.stdout.strip() or "it printed nothing").splitlines()
+    is_said = lines[-1].startswith("float64 ")  # no opinion: the operation has no such kernel
+    return Repro(folder, problem=lines[-1] if is_said else f"float64 was not asked: {lines[-1]}")
 
 
 # ---------------------------------------------------------------- the command and its document

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -76,22 +77,13 @@ def run(request: TraceRunRequest, console: Console) -> int:
     that only infers it is a call of the outermost module.
     """
     from assay.launch.api import RunHooks
-    from assay.trace.recording import (
-        PROOF,
-        TraceStep,
-        check_target,
-        copy_record,
-        describe_nothing,
-        judge_proof,
-        record_program,
-    )
-    from assay.trace.records import list_traces, load_trace
+    from assay.trace.recording import PROOF, TraceStep, check_target, describe_nothing, judge_proof, record_program
+    from assay.trace.records import TRACE_DIR, list_traces, load_trace
 
     if request.output:
         check_target(request.output, "-o")
-    settings = TraceSettings(
-        request.steps, request.level, request.only, request.keep, request.inside, request.placement
-    )
+    chosen = request.only, request.keep, request.inside, request.placement
+    settings = TraceSettings(request.steps, request.level, *chosen)
     quieted = console.quieted(request.quiet or request.as_json)
     echo = None if quieted.quiet else console.write_bytes
     hooks = RunHooks(console=quieted, owns_process=True, tick_s=0.1, steps=(TraceStep(),), echo=echo)
@@ -105,7 +97,7 @@ def run(request: TraceRunRequest, console: Console) -> int:
         console.error(f"nothing was recorded: {describe_nothing(run_dir)}")
         codes.append(ExitCode.FAILED)
     elif request.output:
-        copy_record(run_dir, request.output)
+        shutil.copytree(os.path.join(run_dir, TRACE_DIR), os.path.join(request.output, TRACE_DIR))
     if traces and request.prove:
         kind, text = judge_proof(traces, [load_trace(folder) for folder in list_traces(run_dir, PROOF)])
         facts["proof"] = {"verdict": str(kind), "text": text}

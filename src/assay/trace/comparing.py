@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from functools import partial
 
 from assay.errors import NotFoundError, UsageError, did_you_mean
 from assay.follow.locations import find_one_run, show_path
@@ -71,22 +70,20 @@ def _load_ranks(folders: Sequence[str]) -> tuple[Trace, ...]:
     return tuple(ranks[rank] for rank in sorted(ranks))
 
 
-# ---------------------------------------------------------------- comparing
-
-
 def compare(a: Traces, b: Traces, names: str | None = None) -> Comparison:
     """Compare traces. `names`: a file of lines `NAME-IN-A = NAME-IN-B` of known names; `*` stands for the same text."""
     mine, theirs = build_sides(a.ranks, b.ranks)
-    find_problem = partial(_find_problem, mine.names, theirs.names)
+
+    def find_problem(left: str, right: str) -> str:
+        found = translate_names(sorted(mine.names), [(left, right)])
+        if not found:
+            return f"A has no module {left!r}; {did_you_mean(left, mine.names) or ''}".rstrip("; ")
+        other = next((name for name in found.values() if name not in theirs.names), None)
+        if other is None:
+            return ""
+        return f"B has no module {other!r}; {did_you_mean(other, theirs.names) or ''}".rstrip("; ")
+
     pairs = load_pairs(names, find_problem) if names else []
     build = build_side if are_alike(a.ranks, b.ranks) else combine_ranks
     noise_a, noise_b = ([build(each) for each in recording.noise] for recording in (a, b))
     return judge_traces(mine, theirs, noise_a, noise_b, pairs)
-
-
-def _find_problem(mine: set[str], theirs: set[str], left: str, right: str) -> str:
-    found = translate_names(sorted(mine), [(left, right)])
-    if not found:
-        return f"A has no module {left!r}; {did_you_mean(left, mine) or ''}".rstrip("; ")
-    unknown = [name for name in found.values() if name not in theirs]
-    return f"B has no module {unknown[0]!r}; {did_you_mean(unknown[0], theirs) or ''}".rstrip("; ") if unknown else ""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import shutil
 import sys
 import time
 from collections.abc import Sequence
@@ -80,9 +79,8 @@ def record_program(
 ) -> Report:
     """Run a program that records itself, as a run of the study `traces`: once more for each perturbed execution, and
     once to prove that recording does not change the program."""
-    further = {
-        f"noise-{number}": settings.render(below=f"noise-{number}", perturbed=number) for number in range(1, noise + 1)
-    }
+    numbers = {f"noise-{number}": number for number in range(1, noise + 1)}
+    further = {each: settings.render(below=each, perturbed=number) for each, number in numbers.items()}
     if prove:
         last = replace(settings, steps=settings.steps[-1:], level="step", only=(), keep=())
         further[PROOF] = last.render(below=PROOF)
@@ -150,18 +148,13 @@ def list_problems(run_dir: str) -> list[str]:
             step = f" in step {each['step']}" if "step" in each else ""
             found.append(f"the record of process {each.get('pid')} ends{step}: {each.get('text')}")
         elif each.get("event") == "left out":
-            found.append(
-                f"tensors of process {each.get('pid')} that could not be read were left out: {each.get('text')}"
-            )
+            what = f"tensors of process {each.get('pid')} that could not be read"
+            found.append(f"{what} were left out: {each.get('text')}")
     return found
 
 
 def _load_events(run_dir: str) -> list[dict[str, Any]]:
     return load_lines(os.path.join(run_dir, TRACE_DIR, "processes.jsonl"))
-
-
-def copy_record(run_dir: str, target: str) -> None:
-    shutil.copytree(os.path.join(run_dir, TRACE_DIR), os.path.join(target, TRACE_DIR))
 
 
 def check_target(path: str, flag: str) -> None:

@@ -80,6 +80,8 @@ def load_trace(folder: str) -> Trace:
 
 
 def _load_trace(folder: str) -> Trace:
+    import numpy as np
+
     with open(os.path.join(folder, "trace.json"), encoding="utf-8") as file:
         meta = json.load(file)
     if meta.get("format") != FORMAT:
@@ -93,7 +95,9 @@ def _load_trace(folder: str) -> Trace:
     lines = list(_load_lines(os.path.join(folder, "steps.jsonl")))
     steps = tuple({**each, "step": int(each["step"])} for each in lines if "step" in each)
     meta = {**meta, "graphs": next((each.get("graphs") or {} for each in lines if "end" in each), {})}
-    rows = _load_rows(os.path.join(folder, "rows.bin"))
+    path, kind = os.path.join(folder, "rows.bin"), np.dtype(_ROW)
+    count = os.path.getsize(path) // ROW_BYTES if os.path.exists(path) else 0
+    rows = np.memmap(path, kind, "r", shape=(count,)) if count else np.zeros(0, kind)
     known = rows["point"] < len(points)
     whole = rows if known.all() else rows[: int(known.argmin())]
     written = max((int(each.get("rows") or 0) for each in steps), default=0)  # a copy may have fewer
@@ -114,14 +118,6 @@ def _load_lines(path: str) -> Iterator[dict[str, Any]]:
             if not isinstance(found, dict):
                 return
             yield found
-
-
-def _load_rows(path: str) -> Any:
-    import numpy as np
-
-    kind = np.dtype(_ROW)
-    count = os.path.getsize(path) // ROW_BYTES if os.path.exists(path) else 0
-    return np.memmap(path, kind, "r", shape=(count,)) if count else np.zeros(0, kind)
 
 
 def _load_weights(folder: str) -> Iterator[Weight]:

@@ -241,15 +241,12 @@ def _build_depth(found: Comparison, step: int) -> Chart:
     shown = zip(keys, names, errors, strict=True)
     texts = [f"{key[0]} {name}\nerror {render_error(error)}" for key, name, (error, _) in shown]
     title = f"step {step}, in the order of execution"
-    return _draw(title, errors, marks, texts, _list_ticks(names, marks), found.has_noise)
-
-
-def _list_ticks(names: Sequence[str], marks: Sequence[float]) -> list[tuple[float, str]]:
-    if len(names) <= _MOST_NAMES:
-        return [(float(x), name) for x, name in enumerate(names)]
-    stride = math.ceil(len(names) / 12)
-    near = [x for x in range(0, len(names), stride) if all(abs(x - at) > stride / 2 for at in marks)]
-    return sorted([*((float(x), names[x]) for x in near), *((at, names[int(at)]) for at in marks)])
+    ticks = [(float(x), name) for x, name in enumerate(names)]
+    if len(names) > _MOST_NAMES:  # some of them, and the first difference
+        stride = math.ceil(len(names) / 12)
+        apart = [tick for tick in ticks[::stride] if all(abs(tick[0] - at) > stride / 2 for at in marks)]
+        ticks = sorted([*apart, *(ticks[int(at)] for at in marks)])
+    return _draw(title, errors, marks, texts, ticks, found.has_noise)
 
 
 def _draw(

@@ -45,9 +45,8 @@ def parse_steps(text: str, flag: str) -> tuple[int, ...]:
         match = re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*", part)
         first, last = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
         if not 1 <= first <= last or last - first > _MOST_STEPS:
-            raise UsageError(
-                f"{flag} {text!r} is not a list of steps", f"write for example {flag} 1,2,100 or {flag} 1-5"
-            )
+            hint = f"write for example {flag} 1,2,100 or {flag} 1-5"
+            raise UsageError(f"{flag} {text!r} is not a list of steps", hint)
         found.update(range(first, last + 1))
     return tuple(sorted(found))
 

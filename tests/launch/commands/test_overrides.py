@@ -88,9 +88,11 @@ def test_bad_overrides_are_refused_before_anything_is_written(
     assert not own_bench.root.exists()
 
 
-def test_settings_are_set_for_this_call(own_bench: Bench) -> None:
+def test_settings_are_set_for_this_call_and_shown_as_words_of_the_command(own_bench: Bench, cli: Cli) -> None:
     assert own_bench.run(STUDY, "--set", "timeout=2h", "--set", "checks=[{metric: loss, max: 1}]").returncode == 1
     assert record(own_bench, "lr=0.1").spec.timeout_s == 7200
+    (shown,) = [line for line in cli("show", "fit/lr=0.1").out.splitlines() if line.split()[:1] == ["settings"]]
+    assert shown.split()[:2] == ["settings", "--set=timeout=2h"]
 
 
 def test_secrets_of_overrides_are_hidden(own_bench: Bench) -> None:
@@ -174,10 +176,3 @@ def test_names_that_other_commands_have(cli: Cli, own_bench: Bench) -> None:
     assert "'-o'" in cli("export", "csv", "s", "--to", "x.csv").err
     own_bench.write("s.yml", STUDY)
     assert cli("run", "s.yml", "-q").code == 0
-
-
-def test_kept_settings_are_shown_as_words_of_the_command(cli: Cli, own_bench: Bench) -> None:
-    own_bench.write("s.yml", STUDY)
-    cli("run", "s.yml", "--set", "timeout=2h", "-q")
-    (shown,) = [line for line in cli("show", "fit/lr=0.1").out.splitlines() if line.split()[:1] == ["settings"]]
-    assert shown.split() == ["settings", "--set=timeout=2h"]

@@ -141,21 +141,8 @@ def test_mlrunner_announces_only_what_it_starts(own_bench: Bench) -> None:
     assert (own_bench.folder / "calls").read_text() == "first\nsecond\n"
 
 
-BAD_STUDY_NAMES = (
-    "../../x",
-    "..",
-    ".",
-    "",
-    "a/b",
-    "/abs",
-    ".hidden",
-    "-x",
-    " x",
-    "a\nb",
-    "a\x7fb",
-    "a\u202eb",
-    "é" * 101,
-)
+BAD_STUDY_NAMES = ["../../x", "..", ".", "", "a/b", "/abs", ".hidden", "-x", " x"]
+BAD_STUDY_NAMES += ["a\nb", "a\x7fb", "a\u202eb", "é" * 101]
 
 
 def test_a_study_name_that_leads_elsewhere_is_refused_wherever_it_is_given(cli, own_bench: Bench) -> None:

@@ -25,12 +25,8 @@ def test_tags_of_runs_are_shown_everywhere(cli, own_bench: Bench, own: Bench) ->
     assert cli("tag", f"fit/{GOOD}", "good", "paper") == (0, f"fit/{GOOD}: good, paper\n", "")
     assert cli("tag", "fit/lr=0.5*", "bad").out == "".join(f"fit/lr=0.5,n={n}: bad\n" for n in (7, 8))
     assert "good,paper" in cli("ls", "fit").out
-    assert {row["run"]: row["tags"] for row in json.loads(cli("sum", "fit", "--json").out)} == {
-        GOOD: "good,paper",
-        "lr=0.1,n=8": "",
-        BAD: "bad",
-        "lr=0.5,n=8": "bad",
-    }
+    tags = {row["run"]: row["tags"] for row in json.loads(cli("sum", "fit", "--json").out)}
+    assert tags == {GOOD: "good,paper", "lr=0.1,n=8": "", BAD: "bad", "lr=0.5,n=8": "bad"}
     assert "tags" not in cli("sum", "fit", "--ignore", "tags").out
     assert "tags     good, paper\n" in cli("show", GOOD).out
     assert json.loads(cli("show", GOOD, "--json").out)["tags"] == ["good", "paper"]

@@ -101,7 +101,7 @@ class RunOutput:
         files = tuple(each for each in entry.spec.patterns if isinstance(each, MetricFile))
         for source in find_sources(entry.dir, replace(entry.spec, patterns=files)):
             if source.name not in self._open:
-                self._open[source.name] = Follower.open(self._stored, "", entry.dir, source, add)
+                self._open[source.name] = Follower(self._stored, "", entry.dir, source, add)
         for follower in self._open.values():
             follower.read(self._stored, final)
 

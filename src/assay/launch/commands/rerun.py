@@ -9,8 +9,7 @@ from assay.errors import ExitCode, UsageError
 from assay.follow.locations import HOW_TO_START, FoundRun, is_run_name
 from assay.launch.commands.run import choose_steps, run_and_report, take_options
 from assay.launch.prepared import Prepared, RunOptions, check_prepared
-from assay.launch.rerun import find_damaged, leave_out_received, prepare_rerun
-from assay.launch.variations import prepare_variations
+from assay.launch.rerun import find_damaged, leave_out_received, prepare_rerun, prepare_variations
 from assay.reading.choosing import find_chosen_runs
 from assay.show.console import Console
 from assay.values.options import (
@@ -82,9 +81,8 @@ def rerun(request: RerunRequest, console: Console) -> int:
     for text in damaged:
         console.warning(text)
     quieted = console.quieted(request.quiet or request.as_json)
-    codes = [
-        ExitCode(run_and_report(each, quieted, request.plain, request.as_json, choose_steps(each))) for each in prepared
-    ]
+    form = quieted, request.plain, request.as_json
+    codes = [ExitCode(run_and_report(each, *form, choose_steps(each))) for each in prepared]
     return int(ExitCode.worst([*codes, *([ExitCode.INTERNAL] if damaged else [])]))
 
 

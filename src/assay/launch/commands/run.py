@@ -111,9 +111,8 @@ def run(request: RunRequest, console: Console) -> int:
     check_prepared(prepared)
     steps = choose_steps(prepared)
     if not prepared.root_was_asked:
-        console.quieted(request.quiet).message(
-            f"runs go to {os.path.relpath(prepared.location.dir)} (choose with --root or ASSAY_ROOT)"
-        )
+        text = f"runs go to {os.path.relpath(prepared.location.dir)} (choose with --root or ASSAY_ROOT)"
+        console.quieted(request.quiet).message(text)
     if request.detach and not go_to_background(prepared.location, console):
         return int(ExitCode.OK)
     plain = request.plain or request.detach

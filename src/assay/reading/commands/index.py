@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from assay.config.load import load_study
 from assay.errors import InfrastructureError, NotFoundError, UsageError
@@ -23,7 +23,7 @@ from assay.follow.refresh import describe_damage, refresh_root, refresh_study, s
 from assay.plugins import find_dialect, require_function
 from assay.record import run_directory
 from assay.record.folders import find_foreign_dirs, find_run_dirs
-from assay.record.importers.registry import choose_importer, describe_known, find_importers
+from assay.record.importers.registry import Importer, choose_importer, describe_known, find_importers
 from assay.record.importers.sample import Sample
 from assay.show.console import Console
 from assay.show.formatting import render_count, render_size
@@ -34,10 +34,6 @@ from assay.values.document import Document, Facts, Section
 from assay.values.options import Group, Request, argument, json_option, option, root_option
 from assay.values.run import build_command
 from assay.values.table import Column, Table
-
-if TYPE_CHECKING:
-    from assay.record.importers.registry import Importer
-    from assay.values.study import MetricFile, Pattern
 
 GROUP = Group(
     """Maintain the index: a copy of the data of the run directories, for tables and plots.
@@ -179,9 +175,8 @@ def query(request: QueryRequest, console: Console) -> int:
     if request.as_json:
         console.write_json([dict(zip(names, row, strict=True)) for row in shown])
         return 0
-    is_number = [
-        all(isinstance(row[i], int | float | None) for row in shown) and bool(shown) for i in range(len(names))
-    ]
+    cells = list(zip(*shown, strict=True)) or [("",)] * len(names)  # without rows no column has numbers
+    is_number = [all(isinstance(cell, int | float | None) for cell in column) for column in cells]
     columns = [Column(name, "number" if number else "text") for name, number in zip(names, is_number, strict=True)]
     table = Table(tuple(columns), shown)
     if request.as_csv:
@@ -205,8 +200,12 @@ def reparse(request: ReparseRequest, console: Console) -> int:
     With --file, its patterns replace those that the runs were made with, until the index is rebuilt.
     """
     (location,) = find_locations([request.study], request.root)
-    patterns = _load_patterns(request.file) if request.file else None
-    count = 0
+    study, count = load_study(request.file) if request.file else None, 0
+    if study is not None and not study.metrics:
+        hint = "describe them: metrics: {loss: 'loss ({number})'}"
+        if not find_dialect(study.dialect).is_ours:
+            hint = f"a file of {study.dialect} cannot describe metrics: give a native study file that does"
+        raise UsageError(f"{request.file} has no metrics", hint)
     with open_index_of([location]) as index:
         refresh_study(index, location, console)
         before = set(index.load_metric_names([location.name]))
@@ -215,7 +214,7 @@ def reparse(request: ReparseRequest, console: Console) -> int:
             if record is None:
                 console.warning(f"{run_dir} is damaged: {describe_damage(run_dir)}")
                 continue
-            spec = record.spec if patterns is None else replace(record.spec, patterns=patterns)
+            spec = record.spec if study is None else replace(record.spec, patterns=study.metrics)
             with index.batch():
                 index.forget_points(location.key(run_dir))
                 read_sources(index, location.key(run_dir), run_dir, spec)
@@ -228,16 +227,6 @@ def reparse(request: ReparseRequest, console: Console) -> int:
     metrics = ", ".join(after) or "no metrics"
     console.print(f"{location.name}: {render_count(count, 'run')} read again: {metrics}{changed}")
     return 0
-
-
-def _load_patterns(file: str) -> tuple[Pattern | MetricFile, ...]:
-    study = load_study(file)
-    if not study.metrics:
-        hint = "describe them: metrics: {loss: 'loss ({number})'}"
-        if not find_dialect(study.dialect).is_ours:
-            hint = f"a file of {study.dialect} cannot describe metrics: give a native study file that does"
-        raise UsageError(f"{file} has no metrics", hint)
-    return study.metrics
 
 
 class IngestRequest(Request):
@@ -265,16 +254,13 @@ def ingest(request: IngestRequest, console: Console) -> int:
     if found is None:
         raise UsageError(f"found no runs in {request.path}", describe_known(["folders", "runs"]))
     if found.gives == "results":
-        command = build_command(("assay", "bench", "import"), [request.path])
-        raise UsageError(
-            f"{request.path} holds results of benchmarks, not runs: {found.title}", f"import it: {command}"
-        )
+        hint = f"import it: {build_command(('assay', 'bench', 'import'), [request.path])}"
+        raise UsageError(f"{request.path} holds results of benchmarks, not runs: {found.title}", hint)
     if found.gives == "runs":
         return _import(found, request, console)
     if request.study is not None or request.root is not None:
-        raise UsageError(
-            f"{request.path} holds {found.title}, which are read where they are", "leave out --study and --root"
-        )
+        text = f"{request.path} holds {found.title}, which are read where they are"
+        raise UsageError(text, "leave out --study and --root")
     return _add_folder(request.path, console)
 
 
@@ -285,12 +271,8 @@ def _import(importer: Importer, request: IngestRequest, console: Console) -> int
     for note in counts.notes:
         console.message(note)
     if counts.here:
-        one = (
-            "1 run was exported from here, and is"
-            if counts.here == 1
-            else f"{counts.here} runs were exported from here, and are"
-        )
-        console.print(f"{one} here already, under {show_near(root)}; left out")
+        own = render_count(counts.here, "run was exported from here, and is", "runs were exported from here, and are")
+        console.print(f"{own} here already, under {show_near(root)}; left out")
     if not counts.locations:
         return 0
     runs = render_count(counts.new + counts.updated + counts.unchanged, "run")

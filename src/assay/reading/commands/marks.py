@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from assay.errors import NotFoundError, UsageError, check_known
 from assay.follow.locations import find_locations, find_runs
@@ -44,33 +44,33 @@ def _find_targets(name: str, where: Where | None, root: str | None) -> list[_Tar
 
 
 def _change_or_load(
-    targets: Sequence[_Target], change: MarksChange | None, console: Console
+    targets: Sequence[_Target], change: MarksChange | None, request: TagRequest | NoteRequest, console: Console
 ) -> list[tuple[_Target, Marks]]:
-    """Return the marks after the change. Without a change load them; for a study also those of its runs."""
-    if change is not None:
-        return [(each, change_marks(each.file, change)) for each in targets]
+    """Return the marks after the change. Without a change load them; for a study also those of its runs. With --json
+    print them, and return none."""
     listed = [*targets]
-    for study in (each for each in targets if each.is_study):
+    for study in (each for each in targets if each.is_study and change is None):
         folders = (*find_run_dirs(study.dir), *find_foreign_dirs(study.dir))
         listed += [_Target(f"{study.name}/{os.path.basename(folder)}", folder) for folder in folders]
-    found = [(each, load_marks(each.file)) for each in listed]
+    found = [(each, change_marks(each.file, change) if change else load_marks(each.file)) for each in listed]
     for each, marks in found:
-        if marks.problem:
+        if marks.problem and change is None:
             console.warning(f"{each.name}: {marks.problem}; move the file away and give its tags again: {each.file}")
-    return found
-
-
-def _build_facts(found: Sequence[tuple[_Target, Marks]]) -> list[dict[str, Any]]:
-    return [
-        {
-            "name": each.name,
-            "kind": "study" if each.is_study else "run",
-            "dir": each.dir,
-            "tags": list(marks.tags),
-            "notes": [note._asdict() for note in marks.notes],
-        }
-        for each, marks in found
-    ]
+    if not request.as_json:
+        return found
+    console.write_json(
+        [
+            {
+                "name": each.name,
+                "kind": "study" if each.is_study else "run",
+                "dir": each.dir,
+                "tags": list(marks.tags),
+                "notes": [note._asdict() for note in marks.notes],
+            }
+            for each, marks in found
+        ]
+    )
+    return []
 
 
 # ---------------------------------------------------------------- tag
@@ -99,10 +99,7 @@ def tag(request: TagRequest, console: Console) -> int:
     is_list = not request.tags and not request.remove
     known = (tag for each in targets for tag in load_marks(each.file).tags)
     check_known("tag", request.remove, known if request.remove else ())
-    found = _change_or_load(targets, None if is_list else change, console)
-    if request.as_json:
-        console.write_json(_build_facts(found))
-        return 0
+    found = _change_or_load(targets, None if is_list else change, request, console)
     shown = [(each, marks) for each, marks in found if marks.tags or not is_list]
     for each, marks in shown or found[:1]:
         console.print(f"{each.name}: {', '.join(marks.tags) or 'no tags'}")
@@ -132,10 +129,7 @@ def note(request: NoteRequest, console: Console) -> int:
     targets = _find_targets(request.name, request.where, request.root)
     is_list = not text and not request.clear
     change = MarksChange(note=Note(time.time(), text) if text else None, clear_notes=request.clear)
-    found = _change_or_load(targets, None if is_list else change, console)
-    if request.as_json:
-        console.write_json(_build_facts(found))
-        return 0
+    found = _change_or_load(targets, None if is_list else change, request, console)
     shown = [(each, marks) for each, marks in found if marks.notes or not is_list]
     for each, marks in shown or found[:1]:
         console.print(f"{each.name}:{'' if marks.notes else ' no notes'}")

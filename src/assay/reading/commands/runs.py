@@ -217,9 +217,8 @@ def _follow(request: LogsRequest, console: Console) -> int:
         return 0
     locations = {run.location for run in runs}
     if len(locations) != 1:
-        raise UsageError(
-            f"{request.run!r} names {len(runs)} runs of {len(locations)} studies", "follow one study at a time"
-        )
+        text = f"{request.run!r} names {len(runs)} runs of {len(locations)} studies"
+        raise UsageError(text, "follow one study at a time")
     (location,) = locations
     only = None if is_whole else [run.dir for run in runs]
     if not follow_study(location.dir, request.command, request.lines, _write, only):

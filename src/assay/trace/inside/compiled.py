@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-_hidden: list[tuple[Any, dict[Any, Any]]] = []
+_inside: list[_Inside] = []
 
 
 def hide_from_dynamo(function: Any, *, is_deep: bool = True) -> None:
@@ -26,15 +26,25 @@ def hide_from_dynamo(function: Any, *, is_deep: bool = True) -> None:
 def watch_compiler() -> Callable[[], None]:
     """Remove the global hooks while dynamo traces; called when torch._dynamo is loaded. Returns its undo function."""
     from torch._dynamo.callback import callback_handler as handler
+    from torch.nn.modules import module
 
+    hidden: list[tuple[Any, dict[Any, Any]]] = []
     start, end = handler.run_start_callbacks, handler.run_end_callbacks
 
     def run_start(args: Any) -> None:  # not one of dynamo's callbacks: torch._dynamo.reset() removes those
         start(args)
-        _hide()
+        if _inside:
+            _inside[0].name_modules()
+            return
+        for each in (module._global_forward_pre_hooks, module._global_forward_hooks):  # noqa: SLF001
+            hidden.append((each, dict(each)))
+            each.clear()
 
     def run_end(args: Any) -> None:
-        _restore()
+        while hidden:
+            hooks, held = hidden.pop()
+            hooks.clear()
+            hooks.update(held)
         end(args)
 
     handler.run_start_callbacks, handler.run_end_callbacks = run_start, run_end  # type: ignore[method-assign]
@@ -43,24 +53,6 @@ def watch_compiler() -> Callable[[], None]:
         handler.run_start_callbacks, handler.run_end_callbacks = start, end  # type: ignore[method-assign]
 
     return undo
-
-
-def _hide() -> None:
-    from torch.nn.modules import module
-
-    if _inside:
-        _inside[0].name_modules()
-        return
-    for each in (module._global_forward_pre_hooks, module._global_forward_hooks):  # noqa: SLF001
-        _hidden.append((each, dict(each)))
-        each.clear()
-
-
-def _restore() -> None:
-    while _hidden:
-        hooks, held = _hidden.pop()
-        hooks.clear()
-        hooks.update(held)
 
 
 # ---------------------------------------------------------------- --inside
@@ -72,9 +64,8 @@ class _Inside:
     def __init__(self, rows: Any, names: Any, hooks: Any, guard: Any) -> None:
         import torch
 
-        self.mark = torch.zeros(
-            1, device="cpu"
-        )  # the operation changes this argument, so that no compiler leaves the operation out
+        # the operation changes this argument, so that no compiler leaves the operation out
+        self.mark = torch.zeros(1, device="cpu")
         self._rows, self._names, self.hooks = rows, names, hooks
         self._modules: list[tuple[str, str]] = []
         record = guard(self._record)
@@ -101,9 +92,6 @@ class _Inside:
                 self._rows.forget(tensor)
                 self._rows.add(key, tensor)
                 self._rows.forget(tensor)
-
-
-_inside: list[_Inside] = []
 
 
 def watch_inside(rows: Any, names: Any, hooks: Any, guard: Any) -> Callable[[], None]:

@@ -123,7 +123,6 @@ def plain_tensor(tensor: Any) -> tuple[Any, int]:
 
 def digest_cpu(tensor: Any, where: Where = WHOLE) -> bytes:
     """Return the digest of a dense tensor of real numbers in the memory of this process."""
-
     flat = tensor.detach().contiguous().view(-1)
     if flat.nbytes <= _TINY and where == WHOLE:
         return _digest_tiny(ctypes.string_at(flat.data_ptr(), flat.nbytes), flat.dtype)
@@ -286,10 +285,8 @@ def _list_words(part: Any, index: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def hash_rows(values: Any) -> Any:
-    """One hash (int64) for each row of a parameter, of values rounded to bf16: it finds a layer under another name.
-
-    The index of an element counts from the beginning of its row; a parameter of one dimension is one row.
-    """
+    """One hash (int64) for each row of a parameter, of values rounded to bf16: it finds a layer under another name. The
+    index of an element counts from the beginning of its row; a parameter of one dimension is one row."""
     import torch
 
     rows = values.detach().reshape(values.shape[0] if values.dim() > 1 else 1, -1)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
+import itertools
 import json
 import os
 import struct
@@ -19,7 +21,13 @@ class TraceFiles:
     """The folder of one process: `trace.json`, `points.jsonl`, `rows.bin`, `steps.jsonl`, `weights.*`."""
 
     def __init__(self, parent: str, rank: int, facts: dict[str, Any]) -> None:
-        self.folder = _make_folder(parent, f"rank-{rank}")
+        # a new folder for each process: several may have the same rank, one after another
+        os.makedirs(parent, exist_ok=True)
+        for number in itertools.count(1):
+            self.folder = os.path.join(parent, f"rank-{rank}" if number == 1 else f"rank-{rank}.{number}")
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(self.folder)
+                break
         with open(os.path.join(self.folder, "trace.json"), "w", encoding="utf-8") as file:
             file.write(json.dumps({"format": FORMAT, **facts}))
 
@@ -41,20 +49,6 @@ class TraceFiles:
             lines.append({**facts, "rows": len(hashes), "offset": offset})
             offset += len(hashes)
         self.append_lines("weights.jsonl", lines)
-
-
-def _make_folder(parent: str, name: str) -> str:
-    """Make a new folder for each process: several may have the same rank, one after another."""
-    os.makedirs(parent, exist_ok=True)
-    number = 1
-    while True:
-        folder = os.path.join(parent, name if number == 1 else f"{name}.{number}")
-        try:
-            os.mkdir(folder)
-        except FileExistsError:
-            number += 1
-        else:
-            return folder
 
 
 def build_row(point: int, step: int, flags: int, inputs: tuple[int, ...], count: int, digest: bytes) -> bytes:

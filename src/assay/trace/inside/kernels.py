@@ -16,14 +16,11 @@ from typing import Any
 
 from assay.trace.inside.digest import BLOCK, WHOLE
 
-SETTING = {
-    "TILE": 1024,
-    "UNROLL": 2,
-    "num_warps": 4,
-    "maxnreg": 128,
-}  # TILE: words of a program at a time; UNROLL: blocks that are fetched at once
+# TILE: words of a program at a time; UNROLL: blocks that are fetched at once
+SETTING = {"TILE": 1024, "UNROLL": 2, "num_warps": 4, "maxnreg": 128}
 DEPTH = 16  # the fewest blocks of a program
 MOST_GROUPS = 16  # programs that share the blocks of a column, for a tensor that is digested alone
+_compiled: dict[Any, Any] = {}  # compiled kernels by variant: a call of one takes 11 us instead of 28
 
 
 @lru_cache(1)
@@ -113,9 +110,6 @@ def hash_rows(values: Any) -> Any:
     found = torch.empty(len(rows), dtype=torch.int64, device=rows.device)
     load_kernels()[2][(len(rows),)](rows, found, rows.shape[1], TILE=1024, num_warps=4)
     return found
-
-
-_compiled: dict[Any, Any] = {}  # compiled kernels by variant: a call of one takes 11 us instead of 28
 
 
 # ---------------------------------------------------------------- what Triton compiles

@@ -146,8 +146,6 @@ class ModuleHooks:
         """Return whether whole tensors of a module are stored; without `module`, of the one that is being executed."""
         return bool(self._keep) and any(fnmatchcase(self.path if path is None else path, each) for each in self._keep)
 
-    # ------------------------------------------------------------ hooks
-
     def _enter(self, module: Any, args: Any) -> None:
         if self._is_wrapper(module):
             return

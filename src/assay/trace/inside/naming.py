@@ -96,15 +96,11 @@ class Names:
             path = _WRAPPERS.sub("", wrapped).rstrip(".")
             if is_parallel and path.partition(".")[0] == "module":
                 path = path.partition(".")[2]
-            self._add_module(module, f"{prefix}.{path}" if prefix and path else prefix or path)
+            if module not in self._modules:
+                self._modules[module] = f"{prefix}.{path}" if prefix and path else prefix or path
+                self._placements.is_parallel |= any(each.__name__ == "FSDPModule" for each in type(module).__mro__)
+                self._add_parameters(module, self._modules[module])
         return self._modules[root]
-
-    def _add_module(self, module: Any, path: str) -> None:
-        if module in self._modules:
-            return
-        self._modules[module] = path
-        self._placements.is_parallel |= any(each.__name__ == "FSDPModule" for each in type(module).__mro__)
-        self._add_parameters(module, path)
 
     def _add_parameters(self, module: Any, path: str) -> None:
         """Add parameters, but not what replaces one during a call, as in `torch.func.functional_call`."""

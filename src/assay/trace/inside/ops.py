@@ -70,7 +70,9 @@ def _build_observer(rows: Rows, hooks: ModuleHooks, skip: tuple[str, ...]) -> Ca
                 inputs += [rows.find(inner) for inner in each if isinstance(inner, Tensor)]
         inputs = [row for row in inputs if row]
         if func not in known:
-            known[func] = str(func), _is_view(func)
+            aliases = [each.alias_info for each in func._schema.returns]  # noqa: SLF001
+            # a view computes nothing: every result is a part of an argument
+            known[func] = str(func), bool(aliases) and all(each is not None and not each.is_write for each in aliases)
         name, is_view = known[func]
         results = (result,) if isinstance(result, Tensor) else find_tensors(result)
         if is_view:
@@ -83,13 +85,6 @@ def _build_observer(rows: Rows, hooks: ModuleHooks, skip: tuple[str, ...]) -> Ca
                 rows.add((phase, path, "", f"output.{index}", call, name), tensor, tuple(inputs), skip)
 
     return observe
-
-
-def _is_view(func: Any) -> bool:
-    """Return whether an operation computes nothing: every result is a view of an argument."""
-    returns = func._schema.returns  # noqa: SLF001
-    aliases = [each.alias_info for each in returns]
-    return bool(returns) and all(each is not None and not each.is_write for each in aliases)
 
 
 class _KeptCalls:

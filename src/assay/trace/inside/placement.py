@@ -35,7 +35,12 @@ class Placements:
         phase, module, _, name, *_ = key
         is_own = phase in _OF_PARAMETERS  # matched as `module:weight`
         own = f"{module}:{name.split('.')[0]}" if is_own else phase if phase in ("input", "loss") else module
-        facts, where = self._assume(phase, tensor.shape, rank, world)
+        facts: dict[str, Any] | None = None
+        where = WHOLE
+        if self.is_parallel:  # as DDP and FSDP do: each rank has its part of the batch, and a mean over it as its loss
+            text = "R" if is_own else "P(avg)" if phase == "loss" else "S(0)"
+            facts, where = _place(text, tensor.shape, rank, world)
+            facts["assumed"] = True
         for pattern, text in self._declared:
             if fnmatchcase(own, pattern) and (":" in pattern) == is_own and (tensor.shape or text[0] not in "SI"):
                 facts, where = _place(text, tensor.shape, rank, world)
@@ -43,15 +48,6 @@ class Placements:
         if facts and self.is_parallel and phase == "backward":
             facts["mean"] = True  # each rank has the gradients of its own mean loss
         return facts, where
-
-    def _assume(self, phase: str, shape: Any, rank: int, world: int) -> tuple[dict[str, Any] | None, Where]:
-        """Assume the behaviour of DDP and FSDP: each rank has its part of the batch, and a mean over it as its loss."""
-        if not self.is_parallel:
-            return None, WHOLE
-        facts, where = _place(
-            "R" if phase in _OF_PARAMETERS else "P(avg)" if phase == "loss" else "S(0)", shape, rank, world
-        )
-        return {**facts, "assumed": True}, where
 
 
 def find_group() -> tuple[int, int] | None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import atexit
 import functools
+import hashlib
 import os
+import platform
 import signal
 import sys
 import threading
@@ -20,11 +22,12 @@ from assay.trace.inside.imports import call_after_import
 from assay.trace.inside.modules import ModuleHooks, find_tensors
 from assay.trace.inside.naming import Names
 from assay.trace.inside.ops import build_mode, push_below, remove_mode
-from assay.trace.inside.placement import Placements
+from assay.trace.inside.placement import Placements, find_group
 from assay.trace.inside.rows import Rows
-from assay.trace.inside.state import describe_group, describe_program, hash_random, load_flags
 
 Note = Callable[..., None]
+_RANKS = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
+_WORLDS = ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 
 
 class Recorder:
@@ -48,6 +51,7 @@ class Recorder:
         self._optimisers: weakref.WeakSet[Any] = weakref.WeakSet()
         self._idle: weakref.WeakSet[Any] = weakref.WeakSet()  # optimisers that never step
         self._stepped: set[int] = set()
+        self._last_stepped = 0
         self._groups: list[dict[str, Any]] = []
         self._random = ""
         self._has_weights, self._is_whole = False, True
@@ -186,7 +190,14 @@ class Recorder:
         was_active = self.is_active
         self._leave()
         if was_active:
-            self._add_others()
+            # parameters without an optimiser: averages of weights, frozen ones, those that the program changes
+            groups = [group for each in self._optimisers for group in each.param_groups]
+            trained = {id(parameter) for group in groups for parameter in group["params"]}
+            self._rows.begin_batch()
+            for module, name, parameter in self._names.list_known() if groups else ():
+                if id(parameter) not in trained and self._hooks.is_wanted(module):
+                    self._rows.add(("parameter", module, "", name, 0, None), parameter)
+            self._rows.end_batch()
             facts = {"groups": self._groups, "random": self._random, "flags": load_flags(), "skipped": skipped}
             self._rows.end_step(facts)
         self.step += 1
@@ -221,9 +232,8 @@ class Recorder:
         self._groups += [describe_group(each) for each in optimiser.param_groups]
         for each in self._optimisers:
             self._list_parameters(each)  # gives a name to parameters that are in no module
-        self._add_weights(
-            [(each, *found) for *found, each in self._names.list_known() if self._hooks.is_wanted(found[0])]
-        )
+        known = self._names.list_known()
+        self._add_weights([(each, *found) for *found, each in known if self._hooks.is_wanted(found[0])])
 
     def _after_optimiser(self, optimiser: Any, _args: Any, _kwargs: Any) -> None:
         if self.is_active:
@@ -250,8 +260,6 @@ class Recorder:
             self._count_step(optimiser, skipped=True)
         self._last_stepped = 0
 
-    _last_stepped = 0
-
     def _count_step(self, optimiser: Any, *, skipped: bool | None) -> None:
         """Count a step: it ends when each optimiser that ever steps has stepped."""
         self._optimisers.add(optimiser)
@@ -268,16 +276,6 @@ class Recorder:
         found = (parameter for group in optimiser.param_groups for parameter in group["params"])
         named = [(*self._names.find_parameter(each, f"parameter.{index}"), each) for index, each in enumerate(found)]
         return [each for each in named if self._hooks.is_wanted(each[0])]
-
-    def _add_others(self) -> None:
-        """Add parameters without an optimiser: averages of weights, frozen ones, those that the program changes."""
-        groups = [group for each in self._optimisers for group in each.param_groups]
-        trained = {id(parameter) for group in groups for parameter in group["params"]}
-        self._rows.begin_batch()
-        for module, name, parameter in self._names.list_known() if groups else ():
-            if id(parameter) not in trained and self._hooks.is_wanted(module):
-                self._rows.add(("parameter", module, "", name, 0, None), parameter)
-        self._rows.end_batch()
 
     def _add_weights(self, parameters: list[tuple[Any, str, str]]) -> None:
         if not self._has_weights:
@@ -328,6 +326,81 @@ def _is_of_signal(error: BaseException) -> bool:
     while found is not None and found.tb_frame.f_code not in handlers:
         found = found.tb_next
     return found is not None
+
+
+# ---------------------------------------------------------------- the state that a program depends on
+
+
+def describe_program(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return the facts of `trace.json`."""
+    import torch
+
+    rank, world = find_group() or (_find_number(_RANKS, 0), _find_number(_WORLDS, 1))
+    return {
+        "level": settings.get("level", "module"),
+        "steps": sorted(settings.get("steps", (1,))),
+        "rank": rank,
+        "world": world,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "device": torch.cuda.get_device_name() if _uses_cuda() else platform.processor() or platform.machine(),
+        "flags": load_flags(),
+        "inside": bool(settings.get("inside")),
+        "perturbed": settings.get("perturbed"),
+        "graphs": {},
+    }
+
+
+def _uses_cuda() -> bool:
+    import torch
+
+    return bool(torch.cuda.is_available() and torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
+
+
+def _find_number(names: tuple[str, ...], otherwise: int) -> int:
+    return next((int(text) for name in names if (text := os.environ.get(name, "")).isdigit()), otherwise)
+
+
+def load_flags() -> dict[str, Any]:
+    import torch
+
+    inductor = sys.modules.get("torch._inductor.config")
+    own = {} if inductor is None else {"fallback_random": bool(inductor.fallback_random)}
+    return own | {
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "matmul": torch.get_float32_matmul_precision(),
+        "tf32": torch.backends.cuda.matmul.allow_tf32,
+        "cudnn_tf32": torch.backends.cudnn.allow_tf32,
+        "cudnn_benchmark": torch.backends.cudnn.benchmark,
+        "threads": torch.get_num_threads(),
+        "default_dtype": str(torch.get_default_dtype()).removeprefix("torch."),
+    }
+
+
+def describe_group(group: dict[str, Any]) -> dict[str, Any]:
+    """Return the values of a parameter group that JSON can represent."""
+    known = {name: _build_plain(value) for name, value in group.items() if name != "params"}
+    return {**{name: value for name, value in known.items() if value is not None}, "parameters": len(group["params"])}
+
+
+def _build_plain(value: Any) -> Any:
+    if isinstance(value, (tuple, list)):
+        return [_build_plain(each) for each in value]
+    if isinstance(value, (bool, int, float, str)):
+        return value
+    is_number = hasattr(value, "item") and value.numel() == 1 and value.device.type == "cpu"
+    return value.item() if is_number else None
+
+
+def hash_random() -> str:
+    """Return one hash of torch's random states: the CPU's, and that of each GPU in use."""
+    import torch
+
+    state = hashlib.blake2b(bytes(torch.get_rng_state().tolist()), digest_size=8)
+    if _uses_cuda():
+        for each in torch.cuda.get_rng_state_all():
+            state.update(bytes(each.tolist()))
+    return state.hexdigest()
 
 
 @contextmanager

@@ -79,7 +79,10 @@ class Rows:
         if known is None:
             placement, where = self._placements.find(key, tensor)
             known = self._points[whole] = len(self._points), where
-            self._new_points.append(_describe_point(whole, placement, find_source(skip) if skip else None))
+            facts: dict[str, Any] = dict(zip(("phase", "module", "kind", "name", "call", "op"), key, strict=True))
+            facts |= {"shape": list(shape), "dtype": str(tensor.dtype).removeprefix("torch.")}
+            facts |= {"device": str(tensor.device), "placement": placement}
+            self._new_points.append({**facts, "source": find_source(skip) if skip else None})
         point, where = known
         digest = self._find_digest(tensor, where)
         self._pending.append((point, digest[1], inputs[:4], digest[2], digest[0]))
@@ -101,9 +104,8 @@ class Rows:
         import torch
 
         if torch.cuda.is_current_stream_capturing():
-            self.problem = (
-                self.problem or "a CUDA graph was captured in a traced step: what it computes is not recorded"
-            )
+            what = "a CUDA graph was captured in a traced step: what it computes is not recorded"
+            self.problem = self.problem or what
             return True
         return False
 
@@ -191,8 +193,6 @@ class Rows:
     def append_line(self, name: str, facts: dict[str, Any]) -> None:
         self._open_files().append_lines(name, [facts])
 
-    # ------------------------------------------------------------ to the files
-
     def end_step(self, facts: dict[str, Any]) -> None:
         """Start the copy of this step's digests, and write those of the step before."""
         self.flush()
@@ -254,13 +254,6 @@ def load_kernels() -> Any:
     except ImportError:
         return None
     return kernels
-
-
-def _describe_point(whole: Any, placement: dict[str, Any] | None, source: str | None) -> dict[str, Any]:
-    *own, shape, dtype, device, _ = whole
-    facts = dict(zip(("phase", "module", "kind", "name", "call", "op"), own, strict=True))
-    facts |= {"shape": list(shape), "dtype": str(dtype).removeprefix("torch."), "device": str(device)}
-    return {**facts, "placement": placement, "source": source}
 
 
 def find_source(skip: tuple[str, ...]) -> str | None:

@@ -52,16 +52,12 @@ def _load_hidden() -> None:
         spec.loader.exec_module(module)
 
 
-def _prepare() -> None:
-    from assay.trace.inside.imports import call_after_import
-
-    if '"inside":true' in os.environ[_SETTINGS]:
-        os.environ["TORCHINDUCTOR_EMULATE_PRECISION_CASTS"] = "1"  # otherwise hooks change a compiled result
-    call_after_import("torch", _start)
-    _note("python")
-
-
 if __name__ == "sitecustomize":
     if os.environ.get(_SETTINGS):
-        _prepare()
+        from assay.trace.inside.imports import call_after_import
+
+        if '"inside":true' in os.environ[_SETTINGS]:
+            os.environ["TORCHINDUCTOR_EMULATE_PRECISION_CASTS"] = "1"  # otherwise hooks change a compiled result
+        call_after_import("torch", _start)
+        _note("python")
     _load_hidden()

@@ -12,6 +12,7 @@ from assay.system.fast_dataclasses import dataclass
 Call = Mapping[str, Any]  # one line of `calls.jsonl`
 Kind = Literal["op", "argument", "input", "result", "random"]
 _MOST = 60  # characters of an argument
+_NEARER = 4.0  # a side is better if it is so many times as near to float64 as the other one
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,14 +71,11 @@ def _list_unequal(a: Call, b: Call, garbage: set[tuple[str, str]], is_tensor: bo
         pair = mine.get(name), theirs.get(name)
         if overwrites and is_tensor and tuple(each["hash"] for each in walk_tensors(list(pair))) in garbage:
             continue
-        if any(map(has_tensor, pair)) == is_tensor and _build_key(pair[0]) != _build_key(pair[1]):
-            yield f"{name} {_show(pair[0])} in A, {_show(pair[1])} in B" if not is_tensor else _describe(name, *pair)
-
-
-def _describe(name: str, mine: Any, theirs: Any) -> str:
-    shapes = [each.get("shape") if isinstance(each, dict) else None for each in (mine, theirs)]
-    own = f" (shape {shapes[0]} in A, {shapes[1]} in B)" if shapes[0] != shapes[1] else ""
-    return f"another {name}{own}"
+        if any(map(has_tensor, pair)) != is_tensor or _build_key(pair[0]) == _build_key(pair[1]):
+            continue
+        shapes = [each.get("shape") if isinstance(each, dict) else None for each in pair]
+        own = f" (shape {shapes[0]} in A, {shapes[1]} in B)" if shapes[0] != shapes[1] else ""
+        yield f"another {name}{own}" if is_tensor else f"{name} {_show(pair[0])} in A, {_show(pair[1])} in B"
 
 
 def _show(value: Any) -> str:
@@ -117,11 +115,6 @@ def _build_key(value: Any) -> str:
     if isinstance(value, dict) and "hash" in value:
         return f"{value['dtype']}{value['shape']}{value['hash']}"
     return "device" if isinstance(value, dict) and "device" in value else json.dumps(value)
-
-
-# ---------------------------------------------------------------- the opinion of float64
-
-_NEARER = 4.0  # a side is better if it is so many times as near to float64 as the other one
 
 
 @dataclass(frozen=True, slots=True)

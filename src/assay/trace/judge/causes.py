@@ -6,13 +6,13 @@ These are facts, not errors: whether one of them began a difference depends on w
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, Literal
 
 from assay.judge.statistics import np
 from assay.show.formatting import render_count, render_number
 from assay.system.fast_dataclasses import dataclass
-from assay.trace.judge.pairing import Pairs, find_moved_rows
+from assay.trace.judge.pairing import Pairs
 from assay.trace.judge.sides import Side
 from assay.trace.records import Weight
 
@@ -39,7 +39,11 @@ def find_causes(a: Side, b: Side, pairs: Pairs) -> list[Cause]:
     for step in steps:
         mine, theirs = a.steps[step], b.steps[step]
         flags = [{**side.meta.get("flags", {}), **(line.get("flags") or {})} for side, line in ((a, mine), (b, theirs))]
-        found += _find_flags(flags[0], flags[1], step)
+        for name in flags[0]:
+            if name in flags[1] and flags[0][name] != flags[1][name]:
+                text = f"{name} is {flags[0][name]} in A and {flags[1][name]} in B"
+                is_benign = any(word in name.lower() for word in _BENIGN)
+                found.append(Cause("flag", step, name, text, is_benign=is_benign))
         if None not in (mine.get("random"), theirs.get("random")) and mine["random"] != theirs["random"]:
             found.append(Cause("random", step, "random state", "the random states of torch are not the same"))
         found += _find_groups(mine.get("groups") or [], theirs.get("groups") or [], step)
@@ -53,16 +57,8 @@ def find_causes(a: Side, b: Side, pairs: Pairs) -> list[Cause]:
             what = f"{module}.{name}".strip(".")
             text = f"the ranks of {label} had the same {what} at first, and no longer after step {step}"
             found.append(Cause("ranks", step, what, f"{text}: the gradients were not reduced over the ranks", module))
-    return list(
-        {(each.kind, each.name, each.text.partition(" at step")[0]): each for each in reversed(found)}.values()
-    )[::-1]
-
-
-def _find_flags(mine: Mapping[str, Any], theirs: Mapping[str, Any], step: int) -> Iterator[Cause]:
-    for name in dict.fromkeys([*mine, *theirs]):
-        if name in mine and name in theirs and mine[name] != theirs[name]:
-            text = f"{name} is {mine[name]} in A and {theirs[name]} in B"
-            yield Cause("flag", step, name, text, is_benign=any(word in name.lower() for word in _BENIGN))
+    firsts = {(each.kind, each.name, each.text.partition(" at step")[0]): each for each in reversed(found)}
+    return list(firsts.values())[::-1]
 
 
 def _find_groups(mine: list[dict[str, Any]], theirs: list[dict[str, Any]], step: int) -> Iterator[Cause]:
@@ -98,9 +94,8 @@ def _show(value: Any) -> str:
 
 
 def _find_weights(a: Side, b: Side, pairs: Pairs, step: int) -> Iterator[Cause]:
-    """Find parameters that differ before the first traced step; if that is not step 1, they may have been trained
-    apart, within noise."""
-    if step > 1:
+    """Find parameters that differ before the first traced step."""
+    if step > 1:  # they may have been trained apart, within noise
         return
     theirs = {(each.module, each.name): each for each in b.weights}
     names = {
@@ -117,8 +112,7 @@ def _find_weights(a: Side, b: Side, pairs: Pairs, step: int) -> Iterator[Cause]:
 
 
 def _describe_rows(mine: Weight, other: Weight) -> str:
-    total = len(mine.hashes)
-    if moved := find_moved_rows(mine.hashes, other.hashes):
-        return f"{moved} of its {total} rows are in another order"
-    count = int(np.count_nonzero(mine.hashes != other.hashes))
+    total, count = len(mine.hashes), int(np.count_nonzero(mine.hashes != other.hashes))
+    if total > 1 and np.array_equal(np.sort(mine.hashes), np.sort(other.hashes)):
+        return f"{count} of its {total} rows are in another order"
     return f"{count} of its {render_count(total, 'row')} {'is' if count == 1 else 'are'} not the same"

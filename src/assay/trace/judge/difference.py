@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import takewhile
 from typing import Any
 
 from assay.judge.statistics import Array, np
@@ -55,8 +56,7 @@ class Coverage:
 
 @dataclass(frozen=True, slots=True)
 class First:
-    """The beginning of the difference. `inside`: the module whose code, before this point, is suspect as well, because
-    not all of its inputs were recorded."""
+    """The beginning of the difference. `inside`: a module whose code before it is suspect too, for lack of inputs."""
 
     kind: str  # module, gradient, optimiser, input, flag, group, random, weights, ranks, missing, nonfinite
     step: int
@@ -89,8 +89,7 @@ def judge_traces(
 
 
 class Comparison:
-    """Two sides, their compared rows, and what began the difference. A row is identified by its position among the
-    compared rows."""
+    """Two sides, their compared rows, and what began the difference. A row is its position among the compared ones."""
 
     def __init__(self, a: Side, b: Side, pairs: Pairs, compared: Compared, has_noise: bool) -> None:
         self.a, self.b, self.pairs, self.compared, self.has_noise = a, b, pairs, compared, has_noise
@@ -132,17 +131,12 @@ class Comparison:
             factor = self._find_factor(int((same & is_loss).argmax()))
             if factor is None or not len(gradients) or (gradients > WITHIN).any() or not len(outputs):
                 continue
-            scaled = self._divide(outputs, factor)
+            mine = self.a.rows["sketch"][self.compared.a[outputs]].astype(float)
+            rest = np.linalg.norm(self.b.rows["sketch"][self.compared.b[outputs]] / factor - mine, axis=1)
+            scaled = rest / np.fmax(np.linalg.norm(mine, axis=1), 1e-300) / self.compared.noise[outputs]
             if (self.ratio[outputs] > WITHIN).any() and (scaled <= WITHIN).all():
                 self._scales[step] = factor
                 self.ratio[outputs], self.ratio[same & is_loss] = scaled, 0.0
-
-    def _divide(self, rows: Array, factor: float) -> Array:
-        """Return how many times the noise these rows differ after B is divided by a factor."""
-        compared = self.compared
-        mine = self.a.rows["sketch"][compared.a[rows]].astype(float)
-        rest = np.linalg.norm(self.b.rows["sketch"][compared.b[rows]] / factor - mine, axis=1)
-        return rest / np.fmax(np.linalg.norm(mine, axis=1), 1e-300) / compared.noise[rows]
 
     # ---------------------------------------------------------------- what began it
 
@@ -158,7 +152,14 @@ class Comparison:
             # replicas that have become different, on one side alone; the first of them may still be right
             step, module, name = self.a.drift or self.b.drift or (0, "", "")
             row = First("ranks", step, "parameter", module, name, "")
-        return self._name_draws(self._blame(row)) or self._find_unseen()
+        if (row := self._name_draws(self._blame(row))) is not None:
+            return row
+        # values of the optimiser that differ without effect on a tensor: a momentum has none in step 1
+        for cause in self.causes:
+            if cause.kind == "group" and not cause.is_benign:
+                text = f"{cause.text}; no tensor shows it in the steps that were compared"
+                return First("group", cause.step, "optimiser", "", cause.name, text)
+        return None
 
     def _comes_before_shapes(self, reshaped: First, row: First) -> bool:
         """Return whether tensors of other shapes come before a row: an error in a layer can change shapes after it."""
@@ -166,14 +167,6 @@ class Comparison:
             return _comes_before(reshaped, row)
         shaped, other = (self.a.order[at] for at in (self.compared.reshaped[0], int(self.compared.a[row.index])))
         return (reshaped.step, int(shaped)) < (row.step, int(other))
-
-    def _find_unseen(self) -> First | None:
-        """Find values of the optimiser that differ without effect on a tensor: a momentum has none in step 1."""
-        cause = next((each for each in self.causes if each.kind == "group" and not each.is_benign), None)
-        if cause is None:
-            return None
-        text = f"{cause.text}; no tensor shows it in the steps that were compared"
-        return First("group", cause.step, "optimiser", "", cause.name, text)
 
     def _find_row(self) -> int | None:
         """Find the first row beyond noise; if precisions differ, the row at which the error grows most."""
@@ -263,7 +256,8 @@ class Comparison:
         is_late = point.phase == "buffer" or self._is_own(number)
         agrees = self._find_step(number, point.phase) & (self.ratio <= WITHIN)
         if not is_known and not is_late and (before := _get_one(agrees[:number], -1)) is not None:
-            common = _find_ancestor(self._key(before)[1], point.module)
+            parts = zip(self._key(before)[1].split("."), point.module.split("."), strict=False)
+            common = ".".join(part for part, _ in takewhile(lambda pair: pair[0] == pair[1], parts))
             inside = OUTERMOST if common in ("", point.module) else common
         row = replace(
             _start(point, compared.step[number], self.b.points[j] if j >= 0 else None), inside=inside,
@@ -365,9 +359,8 @@ class Comparison:
         rows = self.a.rows[self.a.rows["point"] == self.compared.point[row.index]]
         value = self.b.rows["hash"][int(self.compared.b[row.index])]
         steps = rows["step"][rows["hash"] == value]
-        return (
-            f"A saw these data in step {int(steps[0])}: another order" if len(steps) else "other data, or another order"
-        )
+        order = "another order"
+        return f"A saw these data in step {int(steps[0])}: {order}" if len(steps) else f"other data, or {order}"
 
     # ---------------------------------------------------------------- the verdict
 
@@ -422,7 +415,10 @@ class Comparison:
 
     def _find_kind(self, first: First) -> VerdictKind:
         is_unsure = self.other_precision or first is self._reshaped or self.coverage.fraction < LEAST_COVERAGE
-        is_unsure = is_unsure or first.name == _DRAWS or any(map(_has_unplaced_data, (self.a, self.b)))
+        is_unsure = is_unsure or first.name == _DRAWS
+        for side in (self.a, self.b):  # the data of several ranks may differ from those of the other side
+            points = np.unique(side.rows["point"][side.by_norm]) if side.unplaced else ()
+            is_unsure = is_unsure or any(side.keys[int(number)][0] == "input" for number in points)
         if first.index >= 0:
             a, b = int(self.compared.a[first.index]), int(self.compared.b[first.index])
             is_unsure = is_unsure or self.a.by_norm[a] or self.b.by_norm[b] or self._is_assumed(first)
@@ -483,12 +479,6 @@ def _start(point: Point, step: int, other: Point | None = None) -> First:
 
 def _comes_before(one: First, other: First) -> bool:
     return (one.step, PHASES.index(one.phase)) <= (other.step, PHASES.index(other.phase))
-
-
-def _has_unplaced_data(side: Side) -> bool:
-    """Return whether the data of several ranks may differ from those of the other side."""
-    points = np.unique(side.rows["point"][side.by_norm]) if side.unplaced else ()
-    return any(side.keys[int(number)][0] == "input" for number in points)
 
 
 def _can_show(cause: Cause, row: First) -> bool:
@@ -578,16 +568,6 @@ def _has_dropped(side: Side, inside: str, step: int) -> bool:
     return bool(np.where(given > 0, changed, rows["zeros"] > 0).any())
 
 
-def _find_ancestor(one: str, other: str) -> str:
-    """Return the innermost module that contains both."""
-    common = []
-    for left, right in zip(one.split("."), other.split("."), strict=False):
-        if left != right:
-            break
-        common.append(left)
-    return ".".join(common)
-
-
 def _drop_misaligned(pairs: Pairs, compared: Compared, a: Side) -> Compared:
     """Drop wrong pairs: by order alone, different, and followed by a stronger pair in the same step that is equal."""
     weak = np.array([how == SEQUENCE for how in pairs.how], bool)
@@ -663,20 +643,17 @@ def judge_finite(side: Side) -> tuple[Verdict, First | None]:
     findings = [Finding(VerdictKind.PASS, "", f"all {render_count(len(side.rows), 'tensor')} are finite")]
     if len(found):
         row = int(found[np.lexsort((side.order[found], lean["step"][found]))[0]])
-        first = _describe_nonfinite(side, row, int(lean["nonfinite"][row]), int(lean["count"][row]))
+        first = _start(side.points[int(side.rows["point"][row])], side.rows["step"][row])
+        inputs = [int(each) - 1 for each in side.rows["inputs"][row] if 0 < each < UNKNOWN and each <= len(side.rows)]
+        names = [side.keys[int(side.rows["point"][each])][1] or OUTERMOST for each in inputs]
+        largest = [render_number(float(side.rows["largest"][each]), 4) for each in inputs]
+        sizes = [f"{name}: largest {value}" for name, value in zip(names, largest, strict=True)]
+        bad, count = int(lean["nonfinite"][row]), render_count(int(lean["count"][row]), "value")
+        text = f"{describe_point(first)}: {bad} of {count} {'is' if bad == 1 else 'are'} not finite"
+        text += f"; what went in is finite ({', '.join(sizes)})" if sizes else "; what went in was not recorded"
+        first = replace(first, kind="nonfinite", text=text, inputs=tuple(names))
         findings = [Finding(VerdictKind.FAIL, first.module, first.text, step=first.step)]
     if not side.is_whole:
         text = "the trace ends before its program did: judged up to there"
         findings.append(Finding(VerdictKind.INCONCLUSIVE, "end", text))
     return Verdict.of(findings, len(side.rows)), first
-
-
-def _describe_nonfinite(side: Side, row: int, bad: int, count: int) -> First:
-    first = _start(side.points[int(side.rows["point"][row])], side.rows["step"][row])
-    known = [int(each) - 1 for each in side.rows["inputs"][row] if 0 < each < UNKNOWN and each <= len(side.rows)]
-    names = [side.keys[int(side.rows["point"][each])][1] or OUTERMOST for each in known]
-    largest = [render_number(float(side.rows["largest"][each]), 4) for each in known]
-    sizes = [f"{name}: largest {value}" for name, value in zip(names, largest, strict=True)]
-    text = f"{describe_point(first)}: {bad} of {render_count(count, 'value')} {'is' if bad == 1 else 'are'} not finite"
-    text += f"; what went in is finite ({', '.join(sizes)})" if sizes else "; what went in was not recorded"
-    return replace(first, kind="nonfinite", text=text, inputs=tuple(names))

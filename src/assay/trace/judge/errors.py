@@ -26,6 +26,8 @@ EPSILONS = {"float64": 2**-52, "float32": 2**-23, "bfloat16": 2**-7, "float16": 
 EPSILONS |= {"complex64": 2**-23, "complex128": 2**-52, "float8_e4m3fn": 2**-3, "float8_e5m2": 2**-2}
 _FLOWING = ("input", "forward", "loss", "backward")  # phases of tensors whose size is that of the batch
 _CHUNK = 1 << 14
+_TINY = 1e-30  # the error if the bits differ, but not the sketches
+_UNDERFLOW = 1e-15  # below it squares are lost in float32: the norm of the sketch is used as well
 _COLUMNS = ("a", "b", "error", "noise", "step", "point", "other")
 
 
@@ -78,10 +80,13 @@ def compare_rows(
     error = _measure(a, b, lean_a, lean_b, ia, ib)
     noise = _measure_noise(a, lean_a, noise_a)[ia]
     noise = np.fmax(noise, _measure_noise(b, lean_b, noise_b)[ib])
-    units = np.fmax(_list_units(a)[lean_a["point"][ia]], _list_units(b)[lean_b["point"][ib]])
+    # a unit in the last place of each point's type; 0 for whole numbers
+    unit_a, unit_b = (np.array([EPSILONS.get(each.dtype, 0.0) for each in side.points] or [0.0]) for side in (a, b))
+    units = np.fmax(unit_a[lean_a["point"][ia]], unit_b[lean_b["point"][ib]])
     if noise_a or noise_b:
         points = lean_a["point"][ia], lean_b["point"][ib]
-        noise = _add_rounding(a, noise, units, points[0], _find_short(a)[points[0]] & _find_short(b)[points[1]])
+        mine, theirs = (np.array([point.dtype in _SHORT for point in side.points], bool) for side in (a, b))
+        noise = _add_rounding(a, noise, units, points[0], mine[points[0]] & theirs[points[1]])
     else:  # partial sums have no hash: rounding is not a difference
         noise = np.where(a.exact[ia] & b.exact[ib], 0.0, BEYOND * UNITS * units)
     at = lean_a["step"][ia], lean_a["point"][ia], lean_b["point"][ib]
@@ -114,7 +119,10 @@ def _number(point: Array, step: Array, rows: Array) -> tuple[Array, Array]:
 
 def _measure(a: Side, b: Side, lean_a: dict[str, Array], lean_b: dict[str, Array], ia: Array, ib: Array) -> Array:
     error = np.zeros(len(ia))
-    types, others = number_types(a, b)
+    numbers: dict[str, int] = {}  # of each type, on both sides
+    types, others = (
+        np.array([numbers.setdefault(each.dtype, len(numbers)) for each in side.points], dtype=int) for side in (a, b)
+    )
     same = types[lean_a["point"][ia]] == others[lean_b["point"][ib]]
     is_equal = (lean_a["hash"][ia] == lean_b["hash"][ib]) & same & a.exact[ia] & b.exact[ib]
     is_equal &= lean_a["count"][ia] == lean_b["count"][ib]
@@ -130,19 +138,13 @@ def _measure(a: Side, b: Side, lean_a: dict[str, Array], lean_b: dict[str, Array
     both[tiny] = np.fmax(*(np.linalg.norm(each.astype(float), axis=1) for each in sketches))
     with np.errstate(invalid="ignore", divide="ignore"):
         error[rows] = np.where(error[rows] == 0, np.where(same[rows], _TINY, 0.0), error[rows] / both)
-    error[by_norm] = _measure_norms(lean_a, lean_b, ia[by_norm], ib[by_norm])
+    # by norms and sums alone only the least size of the error is known
+    na, nb = ia[by_norm], ib[by_norm]
+    size = np.fmax(np.fmax(lean_a["sumsq"][na], lean_b["sumsq"][nb]) ** 0.5, 1e-300)
+    norms = np.abs(lean_a["sumsq"][na] ** 0.5 - lean_b["sumsq"][nb] ** 0.5)
+    sums = np.abs(lean_a["sum"][na] - lean_b["sum"][nb]) / np.fmax(lean_a["count"][na], 1) ** 0.5
+    error[by_norm] = np.fmax(norms, sums) / size
     return error
-
-
-_TINY = 1e-30  # the error if the bits differ, but not the sketches
-_UNDERFLOW = 1e-15  # below it squares are lost in float32: the norm of the sketch is used as well
-
-
-def number_types(a: Side, b: Side) -> tuple[Array, Array]:
-    """Return a number for the type of each point, which is the same on both sides."""
-    numbers: dict[str, int] = {}
-    mine, theirs = ([numbers.setdefault(each.dtype, len(numbers)) for each in side.points] for side in (a, b))
-    return np.array(mine, dtype=int), np.array(theirs, dtype=int)
 
 
 def _measure_sketches(a: Array, b: Array, ia: Array, ib: Array) -> Array:
@@ -156,14 +158,6 @@ def _measure_sketches(a: Array, b: Array, ia: Array, ib: Array) -> Array:
     return distance
 
 
-def _measure_norms(a: dict[str, Array], b: dict[str, Array], ia: Array, ib: Array) -> Array:
-    """Return the least size of the error, by norms and sums alone."""
-    size = np.fmax(np.fmax(a["sumsq"][ia], b["sumsq"][ib]) ** 0.5, 1e-300)
-    norms = np.abs(a["sumsq"][ia] ** 0.5 - b["sumsq"][ib] ** 0.5)
-    sums = np.abs(a["sum"][ia] - b["sum"][ib]) / np.fmax(a["count"][ia], 1) ** 0.5
-    return np.fmax(norms, sums) / size
-
-
 def _measure_noise(side: Side, lean: dict[str, Array], perturbed: Sequence[tuple[Side, Array]]) -> Array:
     """Return the largest distance from a perturbed execution, for each row of the side."""
     noise = np.full(len(side.rows), np.nan)
@@ -172,15 +166,6 @@ def _measure_noise(side: Side, lean: dict[str, Array], perturbed: Sequence[tuple
         ia, ib = match_rows(lean, theirs, pairs)
         noise[ia] = np.fmax(noise[ia], _measure(side, other, lean, theirs, ia, ib))
     return np.nan_to_num(noise, nan=0.0, posinf=0.0)
-
-
-def _list_units(side: Side) -> Array:
-    """Return one unit in the last place of each point's type; 0 for whole numbers."""
-    return np.array([EPSILONS.get(point.dtype, 0.0) for point in side.points] or [0.0])
-
-
-def _find_short(side: Side) -> Array:
-    return np.array([point.dtype in _SHORT for point in side.points], bool)
 
 
 def _add_rounding(a: Side, noise: Array, units: Array, points: Array, short: Array) -> Array:

@@ -120,8 +120,7 @@ def translate_names(known: Iterable[str], names: Sequence[tuple[str, str]]) -> d
 
 
 def _find_unique(side: Side, points: Sequence[int]) -> dict[tuple[str, int, int], int]:
-    """Return phase, step and hash of each point's first row, if no other point has the same hash; a row of zeros does
-    not count."""
+    """Return phase, step and hash of each point's first row, if no other has the same hash and it is not all zeros."""
     lean = load_lean(side.rows)
     _, first = np.unique(lean["point"], return_index=True)
     wanted = np.isin(lean["point"][first], points) & (lean["zeros"][first] < lean["count"][first]) & side.exact[first]
@@ -147,7 +146,14 @@ def _find_modules(pairing: Pairs) -> dict[str, str]:
 
 def match_weights(a: Sequence[Weight], b: Sequence[Weight]) -> tuple[dict[str, str], list[tuple[Parameter, Parameter]]]:
     """Return modules with the same parameters, and parameters that are a part of one of the other side (A, B)."""
-    same = _match_whole(a, b)
+    # Shared weights have several names on a side: they are paired in order. Equal vectors (ones, zeros) are not
+    # evidence unless there is one on each side.
+    same: list[tuple[Parameter, Parameter]] = []
+    grouped = _group(b)
+    for hashes, names in _group(a).items():
+        others = grouped.get(hashes, [])
+        if len(names) == len(others) == 1 or (len(hashes) > 8 and others):  # 8 bytes: a single row
+            same += zip(names, others, strict=False)
     modules: dict[str, str] = {}
     for mine, theirs in same:
         modules.setdefault(mine[0], theirs[0])
@@ -163,18 +169,6 @@ def match_weights(a: Sequence[Weight], b: Sequence[Weight]) -> tuple[dict[str, s
             modules.setdefault(mine[0], theirs[0])
     inside_a = [(theirs, mine) for mine, theirs in _match_parts(rest_b, rest_a) if sizes[mine] < sizes[theirs]]
     return modules, [*parts, *inside_a]
-
-
-def _match_whole(a: Sequence[Weight], b: Sequence[Weight]) -> list[tuple[Parameter, Parameter]]:
-    """Match equal parameters. Shared weights have several names on a side: they are paired in order. Equal vectors
-    (ones, zeros) are not evidence unless there is one on each side."""
-    mine, theirs = _group(a), _group(b)
-    found = []
-    for hashes, names in mine.items():
-        others = theirs.get(hashes, [])
-        if len(names) == len(others) == 1 or (len(hashes) > 8 and others):  # 8 bytes: a single row
-            found += list(zip(names, others, strict=False))
-    return found
 
 
 def _group(weights: Sequence[Weight]) -> dict[bytes, list[Parameter]]:
@@ -201,13 +195,6 @@ def _match_parts(small: Sequence[Weight], large: Sequence[Weight]) -> list[tuple
         if is_part and (hits == best).sum() >= _CERTAIN * len(each.hashes):
             found.append(((each.module, each.name), (large[best].module, large[best].name)))
     return found
-
-
-def find_moved_rows(mine: Array, theirs: Array) -> int:
-    """Count the rows that two parameters have in another order; 0: none, or their rows differ."""
-    if mine.shape != theirs.shape or len(mine) < 2 or not np.array_equal(np.sort(mine), np.sort(theirs)):
-        return 0
-    return int((mine != theirs).sum())
 
 
 def _find_parents(modules: Mapping[str, str], parts: Iterable[tuple[Parameter, Parameter]]) -> dict[str, str]:
@@ -259,8 +246,10 @@ def _is_part(own: Key, whole: Key, members: set[Parameter], parameter: str) -> b
 
 def _align(pairing: Pairs) -> None:
     """Pair the other points by phase, name and size, between anchors that come in the same order on both sides."""
+    from difflib import SequenceMatcher
+
     a, b = pairing.a, pairing.b
-    signs, (parts_a, parts_b) = (_sign(a), _sign(b)), pairing.parts
+    signs_a, signs_b, (parts_a, parts_b) = _sign(a), _sign(b), pairing.parts
     for phase in ("input", "forward", "loss", "backward"):
         mine = [i for i, key in enumerate(a.keys) if key[0] == phase]
         theirs = [j for j, key in enumerate(b.keys) if key[0] == phase]
@@ -270,18 +259,12 @@ def _align(pairing: Pairs) -> None:
         for (start_a, start_b), (end_a, end_b) in pairwise(edges):
             left = [i for i in mine[start_a + 1 : end_a] if pairing.other[i] < 0 and i not in parts_a]
             right = [j for j in theirs[start_b + 1 : end_b] if j not in pairing.used and j not in parts_b]
-            _align_segment(pairing, left, right, *signs)
-
-
-def _align_segment(pairing: Pairs, left: Sequence[int], right: Sequence[int], a: Any, b: Any) -> None:
-    from difflib import SequenceMatcher
-
-    if not left or not right or max(len(left), len(right)) > _LONGEST_SEGMENT:
-        return
-    mine, theirs = [a[i] for i in left], [b[j] for j in right]
-    for block in SequenceMatcher(None, mine, theirs, autojunk=False).get_matching_blocks():
-        for n in range(block.size):
-            pairing.add(left[block.a + n], right[block.b + n], SEQUENCE)
+            if not left or not right or max(len(left), len(right)) > _LONGEST_SEGMENT:
+                continue
+            signs = [signs_a[i] for i in left], [signs_b[j] for j in right]
+            for block in SequenceMatcher(None, *signs, autojunk=False).get_matching_blocks():
+                for n in range(block.size):
+                    pairing.add(left[block.a + n], right[block.b + n], SEQUENCE)
 
 
 def _sign(side: Side) -> list[tuple[Any, ...]]:

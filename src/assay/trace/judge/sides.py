@@ -17,8 +17,6 @@ from assay.trace.records import Point, Trace, Weight
 
 _CHUNK = 1 << 15  # rows that are read at once
 LEAN = ("point", "step", "flags", "hash", "count", "nonfinite", "zeros", "sum", "sumsq")
-
-
 Key = tuple[str, str, str, int, str | None, int, int]  # phase, module, name, call, op, repeat, rank
 Shapes = Mapping[Key, tuple[int, ...]]
 
@@ -129,9 +127,6 @@ def release(rows: Array) -> None:
         base.madvise(mmap.MADV_DONTNEED)
 
 
-# ---------------------------------------------------------------- sums over the ranks
-
-
 def combine_ranks(ranks: Sequence[Trace], shapes: Shapes = {}) -> Side:  # noqa: B006 it is not changed
     """Add up the ranks. `shapes`: of the other side."""
     if len(ranks) == 1:
@@ -151,7 +146,10 @@ def combine_ranks(ranks: Sequence[Trace], shapes: Shapes = {}) -> Side:  # noqa:
     unplaced = len(set(numbers[~known].tolist()))
     # gradients of activations without a known placement are those of each rank's own loss
     keep = known | np.array([points[index].phase in ("input", "forward") for index in numbers], bool)
-    means = np.array([_is_mean(points[index]) for index in numbers], bool) & (kinds != "replicate")
+    # a loss is the mean over the ranks, and so is a gradient of each rank's own mean loss
+    placements = [point.placement or {} for point in points]
+    is_mean = np.array(["avg" in str(facts) or bool(facts.get("mean")) for facts in placements], bool)
+    means = is_mean[numbers] & (kinds != "replicate")
     rows = _add([part[keep] for part in parts], kinds[keep], means[keep])
     exact = (kinds != "partial") & known & ~means
     side = _finish(ranks, points, keys, rows, np.arange(len(rows)), exact[keep])
@@ -172,12 +170,6 @@ def _choose_kind(point: Point, shape: tuple[int, ...] | None, is_alike: bool) ->
     if is_alike and shape in (None, tuple(point.shape)):
         return "replicate"
     return kind if shape is None else ""
-
-
-def _is_mean(point: Point) -> bool:
-    """Return whether a tensor is the mean over the ranks: a loss, or a gradient of each rank's own mean loss."""
-    facts = point.placement or {}
-    return "avg" in str(facts) or bool(facts.get("mean"))
 
 
 def _join_weights(ranks: Sequence[Trace]) -> list[Weight]:
