@@ -258,7 +258,8 @@ def test_following_a_study_waits_for_retries_that_are_still_queued(own_bench: Be
     go.unlink()
     (own_bench.folder / "GO2").touch()
     held = own_bench.start("run", "talk.yml", "-j", "1", "--retry", "failed", "--quiet")
-    until(lambda: list((own_bench.root / "talk").glob("x=*/lease.2")), "the first is repeated")
+    again = own_bench.root / "talk" / "x=1" / "run.2.log"  # until it is there, the first attempt's log is the newest
+    until(lambda: again.exists() and again.read_text() == "1\n", "the first is repeated")
     logs = own_bench.start("logs", "-f", "talk")
     assert logs.stdout is not None
     assert logs.stdout.readline() == "x=1 | 1\n"
