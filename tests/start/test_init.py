@@ -13,7 +13,7 @@ from tests.study_processes import until
 
 from assay.cli.main import run
 from assay.start.flags import ScriptFlag, read_flags
-from assay.start.patterns import guess_patterns
+from assay.start.init import guess_patterns
 from assay.system.processes import process_start
 
 ARGPARSE = """
