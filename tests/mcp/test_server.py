@@ -17,8 +17,7 @@ from tests.finished_study import BAD, GOOD, Bench, until
 from tests.fork_server import call_assay
 
 from assay.errors import AssayError, NotFoundError, UsageError
-from assay.mcp.server import _MOST_CHARACTERS, _shorten, _shorten_text, answer
-from assay.mcp.tool_table import TOOLS, Tool, build_words
+from assay.mcp.server import _MOST_CHARACTERS, TOOLS, Tool, _shorten, _shorten_text, answer, build_words
 from assay.system.processes import exists
 
 pytestmark = pytest.mark.skipif(find_spec("mcp") is None, reason="mcp is not installed")  # slow to import
