@@ -189,7 +189,7 @@ def test_tables_of_the_originals(
 
 def test_the_description_of_the_json_interface(frozen: Compare) -> None:
     from assay.web.app import list_entries
-    from assay.web.openapi import build_document
+    from assay.web.json_routes import build_document
     from assay.web.site import Site
 
     document = build_document(list_entries(Site(())))

@@ -23,7 +23,7 @@ from assay.golden.records import list_ids
 from assay.record.received import Received, write_received
 from assay.system.files import write_atomic
 from assay.values.verdict import VerdictKind
-from assay.web import alarms
+from assay.web.pages import studies
 from assay.web.pages.verdicts import count_failed_checks
 
 
@@ -38,7 +38,7 @@ def look(client: TestClient) -> str:
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(alarms, "_AGE_S", 0.0)
+    monkeypatch.setattr(studies, "_AGE_S", 0.0)
 
 
 def test_nothing_is_said_where_all_is_well(served: Bench) -> None:

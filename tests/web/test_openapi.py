@@ -12,7 +12,7 @@ from tests.finished_study import GOOD, Bench
 from tests.web_client import WRITE, build_tokens
 
 from assay.web.app import build_app, list_entries
-from assay.web.openapi import build_document
+from assay.web.json_routes import build_document
 from assay.web.site import Site
 
 ENTRIES = list_entries(Site(()))
