@@ -93,18 +93,18 @@ def serve(request: ServeRequest, console: Console) -> int:
     listening = listen(request.host, request.port)
     port = listening.getsockname()[1]
     names = {"localhost", "127.0.0.1", "::1", request.host, socket.gethostname(), *request.names}
-    names |= set(_own_addresses(request.host))
+    shown = f"[{request.host}]" if ":" in request.host else request.host
+    if request.host in ("0.0.0.0", "::"):  # noqa: S104 compared, not used: the server listens on all addresses
+        shown = socket.gethostname()
+        with suppress(OSError):
+            names |= {str(info[4][0]) for info in socket.getaddrinfo(shown, None)}
     site = Site(roots, tokens, is_open=is_local, hosts=tuple(names))
     app = build_app(site)
-    shown = f"[{request.host}]" if ":" in request.host else request.host
-    shown = socket.gethostname() if request.host in ("0.0.0.0", "::") else shown  # noqa: S104 compared, not used
     console.print(f"studies of {', '.join(map(show_path, roots))}")
     if not is_local and not request.tls_cert:
         console.warning(f"traffic to and from {request.host} is not encrypted, nor are tokens: see --tls-cert")
     address = f"{'https' if request.tls_cert else 'http'}://{shown}:{port}/"
-    secret = (
-        next((each.text for each in tokens if each.scope == "write"), "") if not request.tokens and not given else ""
-    )
+    secret = "" if request.tokens or given else next((each.text for each in tokens if each.scope == "write"), "")
     config = uvicorn.Config(
         app,
         log_config=None,  # uvicorn's own closes every handler of this process, and absl's handler its stream too
@@ -255,13 +255,3 @@ def listen(host: str, port: int) -> socket.socket:
         why = getattr(error, "strerror", None) or str(error)
         raise UsageError(f"cannot listen on {host}, port {port}: {why}", "any free port: --port 0") from error
     return listening
-
-
-def _own_addresses(host: str) -> list[str]:
-    """Return the IP addresses of this machine if the server listens on all of them."""
-    if host not in ("0.0.0.0", "::"):  # noqa: S104 compared, not used
-        return []
-    try:
-        return [str(info[4][0]) for info in socket.getaddrinfo(socket.gethostname(), None)]
-    except OSError:
-        return []

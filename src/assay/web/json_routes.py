@@ -167,7 +167,11 @@ def send_series(request: Request) -> Response:
     known = [name for name, column in snapshot.table.metrics.items() if column.count[number]]
     if metric not in known:
         raise NotFoundError("metric", metric, known)
-    points = read_count(request, "points", _MOST_POINTS)
+    points, text = None, request.query_params.get("points")
+    if text is not None:
+        if not text.isascii() or not text.isdecimal() or len(text) > 18 or not 1 <= int(text) <= _MOST_POINTS:
+            raise UsageError(f"points is not a whole number from 1 to {_MOST_POINTS}: {text[:40]!r}")
+        points = int(text)
     with site.snapshots.read_points(snapshot.location.root) as index:
         series = index.load_series(snapshot.table.rows[number].key, metric)
         return send(build_series_facts(series, metric, known, points))
@@ -179,7 +183,10 @@ def build_series_facts(series: Series, metric: str, known: Sequence[str], points
         raise NotFoundError("metric", metric, known)
     chosen: Sequence[int] = range(len(series.values))
     if points is not None and points < len(series.values):
-        chosen = _thin(series.values, points)
+        is_finite = [*map(math.isfinite, series.values)]
+        finite = [(float(i), series.values[i]) for i in chosen if is_finite[i]]
+        gaps = [i for i in chosen if not is_finite[i] and (i == 0 or is_finite[i - 1])]  # the first point of each
+        chosen = sorted({*(int(i) for i, _ in thin(finite, points)), *gaps[:points]})
     return {
         "metric": metric,
         "points": len(series.values),
@@ -188,24 +195,6 @@ def build_series_facts(series: Series, metric: str, known: Sequence[str], points
         "value": [to_json(series.values[i]) for i in chosen],
         "time": leave_gaps(series.times[i] for i in chosen),
     }
-
-
-def _thin(values: Sequence[float], most: int) -> list[int]:
-    """Return the indices of the points to keep, with one for each gap: a stretch of values that are not finite."""
-    finite = [(float(i), value) for i, value in enumerate(values) if math.isfinite(value)]
-    gaps = [
-        i for i, value in enumerate(values) if not math.isfinite(value) and (i == 0 or math.isfinite(values[i - 1]))
-    ]
-    return sorted({*(int(i) for i, _ in thin(finite, most)), *gaps[:most]})
-
-
-def read_count(request: Request, name: str, most: int) -> int | None:
-    text = request.query_params.get(name)
-    if text is None:
-        return None
-    if not text.isascii() or not text.isdecimal() or not 1 <= int(text[:18]) <= most or len(text) > 18:
-        raise UsageError(f"{name} is not a whole number from 1 to {most}: {text[:40]!r}")
-    return int(text)
 
 
 @ROUTES.json("/api/compare", "compareRuns", many(ref("Comparison")), (_COMPARED,))
@@ -340,11 +329,14 @@ def _build_operation(entry: RouteEntry, operation: Operation) -> dict[str, Any]:
             refused = {"anyOf": [ref("Error"), ref("Action")]} if status == 409 else ref("Error")
             bodies["application/json"] = {"schema": refused}
         responses[str(status)] = {"description": _REASONS[status], "content": bodies}
+    params = [*((each, "path") for each in in_path), *((each, "query") for each in operation.params)]
     built: dict[str, Any] = {
         "operationId": operation.name,
         "summary": operation.summary,
-        "parameters": [_build_param(each, "path") for each in in_path]
-        + [_build_param(each, "query") for each in operation.params],
+        "parameters": [
+            {"name": name, "in": where, "required": needed, "description": text, "schema": dict(schema)}
+            for (name, text, schema, needed), where in params
+        ],
         "responses": responses,
         "security": [{"token": []}] if entry.scope != "read" else [{}, {"token": []}],
     }
@@ -353,13 +345,3 @@ def _build_operation(entry: RouteEntry, operation: Operation) -> dict[str, Any]:
     if operation.body is not None:
         built["requestBody"] = {"required": True, "content": dict(operation.body)}
     return built
-
-
-def _build_param(param: UrlParam, place: str) -> dict[str, Any]:
-    return {
-        "name": param.name,
-        "in": place,
-        "required": param.needed,
-        "description": param.text,
-        "schema": dict(param.schema),
-    }

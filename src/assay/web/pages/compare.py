@@ -111,11 +111,8 @@ def build_groups(choice: Choice, everything: bool, base: int | None) -> list[Fie
             f"a comparison needs two runs or more; here {'is one' if rows else 'is none'}",
             "mark them in the study's table, or change the filter",
         )
-    groups = (
-        _build_params(rows, everything),
-        _build_metrics(choice.table, everything, base),
-        _build_environment(choice, everything),
-    )
+    params, metrics = _build_params(rows, everything), _build_metrics(choice.table, everything, base)
+    groups = (params, metrics, _build_environment(choice, everything))
     return [group for group in groups if group.fields or group.hidden]
 
 
@@ -270,7 +267,6 @@ def choose(request: Request) -> Choice:
 
 
 def _read_runs(query: QueryParams) -> tuple[list[str], str]:
-    """Return the names of runs and the `where` expression of a query."""
     return list(dict.fromkeys(query.getlist("run"))), query.get("where", "").strip()
 
 
@@ -318,14 +314,9 @@ def _build_runs(choice: Choice, groups: Sequence[FieldGroup], switches: Mapping[
     each run; `order`: the runs on this page; `command`: the command that compares two runs of one study."""
     rows, studies, metrics = choice.table.rows, choice.studies, choice.table.metrics
     several = len({study.slug for study in studies}) > 1
-    runs = [
-        (
-            f"{row.study}/{row.name}" if several else row.name,
-            build_address("studies", study.slug, "runs", row.folder),
-            choice.name(i),
-        )
-        for i, (row, study) in enumerate(zip(rows, studies, strict=True))
-    ]
+    names = [f"{row.study}/{row.name}" if several else row.name for row in rows]
+    links = [build_address("studies", study.slug, "runs", row.folder) for row, study in zip(rows, studies, strict=True)]
+    runs = [*zip(names, links, map(choice.name, range(len(rows))), strict=True)]
     sort, wanted, last = switches.get("sort", ""), switches.get("page", ""), -(-len(rows) // _PER_PAGE)
     number = max(1, min(int(wanted), last)) if wanted.isdecimal() and len(wanted) < 9 else 1
     order = _order(rows, groups, sort.removeprefix("-"), is_falling=sort.startswith("-"))
@@ -363,10 +354,8 @@ def _order(rows: Sequence[RunRow], groups: Sequence[FieldGroup], title: str, *, 
 def _find_base(choice: Choice, query: QueryParams) -> int | None:
     """Return the run that metrics are compared with, by `to` or else the first named one; None: the best of each."""
     wanted = query.get("to", "")
-    names = [choice.name(i) for i in range(len(choice.studies))]
-    if wanted in names:
-        return names.index(wanted)
-    return 0 if choice.names and not query.get("best") and wanted != "best" else None
+    first = 0 if choice.names and not query.get("best") and wanted != "best" else None
+    return next((i for i in range(len(choice.studies)) if choice.name(i) == wanted), first)
 
 
 def _build_query(**values: object) -> str:
@@ -383,7 +372,7 @@ def send_curves(request: Request) -> Response:
     if metric not in choice.table.metrics:
         raise NotFoundError("metric", metric, known)
     counts = choice.table.metrics[metric].count
-    keep = [i for i in range(len(choice.table.rows)) if counts[i]]
+    keep = [i for i, count in enumerate(counts) if count]
     studies = {study.slug: study for study in choice.studies}.values()
     beside = [row for study in studies for row in study.table.rows]
     locations = [study.location for study in studies]

@@ -9,7 +9,7 @@ import stat
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Any, NamedTuple
 
 from assay.errors import AssayError, FormatError, NotFoundError, UsageError
@@ -274,13 +274,13 @@ def split_diff(text: str, most: int = 5000) -> list[tuple[str, list[tuple[str, s
     lines = text.splitlines()
     found: list[tuple[str, list[tuple[str, str]]]] = []
     is_head = False
-    for i, line in enumerate(lines[:most]):
+    for line, after in zip(lines[:most], [*lines[1:], ""], strict=False):
         if line.startswith("diff --git "):
             found.append((line.rpartition(" b/")[2] or line, []))
             is_head = True
-        elif line.startswith("--- ") and i + 1 < len(lines) and lines[i + 1].startswith("+++ "):
+        elif line.startswith("--- ") and after.startswith("+++ "):
             if not is_head:
-                found.append((_find_name(line, lines[i + 1]), []))
+                found.append((_find_name(line, after), []))
             is_head = True
         elif line.startswith("@@"):
             is_head = False
@@ -298,10 +298,6 @@ def split_diff(text: str, most: int = 5000) -> list[tuple[str, list[tuple[str, s
 def _find_name(before: str, after: str) -> str:
     """Return the common end of two paths: `train.py` for `a/train.py` and `b/train.py`."""
     left, right = (line[4:].partition("\t")[0].strip() for line in (before, after))
-    parts = 0
     pairs = zip(reversed(left.split("/")), reversed(right.split("/")), strict=False)
-    for one, other in pairs:
-        if one != other:
-            break
-        parts += 1
-    return "/".join(right.split("/")[-parts:]) if parts else right
+    common = [one for one, _ in takewhile(lambda pair: pair[0] == pair[1], pairs)]
+    return "/".join(reversed(common)) or right

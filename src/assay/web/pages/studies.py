@@ -75,13 +75,8 @@ def show(request: Request) -> Response:
     order = request.query_params.get("sort") or "newest"
     if order not in _ORDERS:
         raise UsageError(f"studies cannot be sorted by {order!r}", f"there are {', '.join(_ORDERS)}")
-    cards = [
-        Card(slug, location.root, row)
-        for slug, (location, row) in known.items()
-        if wanted.lower() in location.name.lower()
-    ]
-    cards.sort(key=_ORDERS[order])
-    is_many = len(known) > _MANY or bool(wanted)
+    cards = [Card(slug, location.root, row) for slug, (location, row) in known.items()]
+    cards = sorted((card for card in cards if wanted.lower() in card.row.name.lower()), key=_ORDERS[order])
     return site.render(
         request,
         "studies.html",
@@ -90,7 +85,7 @@ def show(request: Request) -> Response:
         total=len(known),
         sort=order,
         orders=_ORDERS,
-        is_many=is_many,
+        is_many=len(known) > _MANY or bool(wanted),
         found=request.app.state.alarms.find(),
         missing=site.snapshots.find_missing_roots(),
     )
@@ -106,8 +101,7 @@ def show_alarms(request: Request) -> Response:
 @ROUTES.page("/studies/{study}/card")
 def show_card(request: Request) -> Response:
     """Send one card, which the page requests after an event about its study."""
-    site = get_site(request)
-    slug = request.path_params["study"]
+    site, slug = get_site(request), request.path_params["study"]
     known = site.snapshots.load_studies()
     if slug not in known:
         raise NotFoundError("study", slug, list(known))
@@ -118,8 +112,7 @@ def show_card(request: Request) -> Response:
 @ROUTES.page("/studies/{study}/best")
 def show_best(request: Request) -> Response:
     """Send the part of a card that needs the study's table, which the page requests when the card becomes visible."""
-    site = get_site(request)
-    slug = request.path_params["study"]
+    site, slug = get_site(request), request.path_params["study"]
     location = site.snapshots.locate(slug)
     cards = ask_pages(
         site.pages, "card", lambda card: card and site.render(request, card[0], **card[1]), slug, location
@@ -183,14 +176,10 @@ class Alarms:
 
     def _list(self) -> Iterator[Alarm]:
         known = self._snapshots.find_locations()
-        looks = [
-            (each.navigation.path if each.navigation else f"/{name}", each.find_alarms)
-            for name, each in self._pages
-            if each.find_alarms
-        ]
-        for place, look in (*looks, ("/studies", _find_checks)):
+        for name, each in (*self._pages, ("studies", Pages(find_alarms=_find_checks))):
+            place = each.navigation.path if each.navigation else f"/{name}"
             try:
-                yield from map(_check, look(self._snapshots, known))
+                yield from map(_check, each.find_alarms(self._snapshots, known) if each.find_alarms else ())
             except Exception as error:  # one damaged record does not hide the others
                 logging.getLogger("assay.web").exception("alarms of %s", place[1:])
                 yield Alarm(place, 1, f"{place[1:]} cannot be judged: {type(error).__name__}", "ERROR", place)
