@@ -13,6 +13,7 @@ import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 from assay import __version__
@@ -32,6 +33,7 @@ from assay.system.terminal import is_terminal
 from assay.values.options import Request, option, root_option
 
 _MOST_CHARACTERS = 50_000  # of an answer
+_FRAME = 50  # characters around its rows
 _INSTRUCTIONS = (
     "Assay runs machine-learning studies: a study has runs, each with parameters, state, metrics and logs. Begin with "
     "`studies`; `table` compares runs, `best` names the winner, `runs` with where=failed and `logs` explain failures, "
@@ -68,11 +70,10 @@ async def _serve(tools: Mapping[str, Tool], root: str | None) -> None:
     from mcp import types
 
     async def list_tools(_context: Any, _params: Any) -> types.ListToolsResult:
-        hints = {name: types.ToolAnnotations(read_only_hint=not tool.runs) for name, tool in tools.items()}
-        found = [
-            types.Tool(name=name, description=tool.help, input_schema=tool.schema, annotations=hints[name])
-            for name, tool in tools.items()
-        ]
+        found = []
+        for name, tool in tools.items():
+            hints = types.ToolAnnotations(read_only_hint=not tool.runs)
+            found.append(types.Tool(name=name, description=tool.help, input_schema=tool.schema, annotations=hints))
         return types.ListToolsResult(tools=found)
 
     async def call_tool(_context: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
@@ -250,7 +251,7 @@ async def answer(tools: Mapping[str, Tool], name: str, given: Mapping[str, Any],
         return await _start(words, notes, dry_run=bool(given.get("dry_run")))
     done = await _call(words)
     if name == "logs":
-        return _shorten_text(done.out, notes)
+        return _shorten(done.out, notes)
     return _shorten(_read(done), [*notes, *done.notes])
 
 
@@ -304,23 +305,20 @@ async def _start(words: list[str], notes: list[str], *, dry_run: bool) -> dict[s
 
 
 def _shorten(found: Any, notes: list[str]) -> dict[str, Any]:
-    """Make an object small enough: rows are removed from the end, and a larger object is refused."""
+    """Make an answer small enough: rows lose their end, a text its beginning; a larger object is refused."""
+    if isinstance(found, str):
+        facts: dict[str, Any] = {"text": found[-_MOST_CHARACTERS:]}
+        if len(found) > _MOST_CHARACTERS:
+            notes = [*notes, f"only the last {_MOST_CHARACTERS} of {len(found)} characters"]
+        return {**facts, "notes": notes} if notes else facts
     facts = {"rows": found, "left_out": 0} if isinstance(found, list) else {**found}
     size = len(json.dumps(facts, ensure_ascii=False))
-    if size > _MOST_CHARACTERS and "rows" not in facts:
-        fields = ", ".join(facts)
-        raise UsageError(f"the answer has {size} characters", f"ask for some of its fields: {fields[:1000]}")
     if size > _MOST_CHARACTERS:
-        sizes, kept = [len(json.dumps(row, ensure_ascii=False)) + 2 for row in found], 0
-        while sum(sizes[: kept + 1]) < _MOST_CHARACTERS:
-            kept += 1
+        if "rows" not in facts:
+            fields = ", ".join(facts)
+            raise UsageError(f"the answer has {size} characters", f"ask for some of its fields: {fields[:1000]}")
+        sizes = accumulate(len(json.dumps(row, ensure_ascii=False)) + 2 for row in found)
+        kept = sum(size < _MOST_CHARACTERS - _FRAME for size in sizes)
         facts = {"rows": found[:kept], "left_out": len(found) - kept}
         notes = [*notes, f"the answer was too long: {len(found) - kept} rows are left out; ask for fields, or for less"]
-    return {**facts, "notes": notes} if notes else facts
-
-
-def _shorten_text(text: str, notes: list[str]) -> dict[str, Any]:
-    if len(text) > _MOST_CHARACTERS:
-        notes = [*notes, f"only the last {_MOST_CHARACTERS} of {len(text)} characters"]
-    facts: dict[str, Any] = {"text": text[-_MOST_CHARACTERS:]}
     return {**facts, "notes": notes} if notes else facts
