@@ -35,7 +35,7 @@ class Flags(NamedTuple):
 
 
 def read_flags(path: str) -> Flags:
-    """The flags of the script; if it has none, of the first module of its folder that it imports and that has some."""
+    """Return the flags of the script; if it has none, of the first module of its folder with some that it imports."""
     tree = _parse(path)
     for file, each in ((path, tree), *_find_modules(path, tree)):
         for tool, read in (("argparse", _read_argparse), ("click", _read_click)):

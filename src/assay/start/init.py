@@ -37,12 +37,7 @@ class InitRequest(Request):
     arguments: tuple[str, ...] = argument("[-- ARGUMENT...]", multiple=True, required=False)
     output: str | None = option("-o", "--output", metavar="FILE", help="The study file.  [default: SCRIPT.yml]")
     seconds: float = option(
-        "--seconds",
-        type=float,
-        minimum=1,
-        default=10.0,
-        metavar="S",
-        help="How long the script is run.",
+        "--seconds", type=float, minimum=1, default=10.0, metavar="S", help="How long the script is run."
     )
     no_run: bool = option("--no-run", default=False, help="Do not run the script; guess no metrics.")
 
@@ -194,12 +189,9 @@ def _is_metric(name: str, decimal: Collection[str], params: Collection[str]) -> 
 
 def _separate(guess: Guess, found: Collection[str]) -> Guess:
     """Exclude longer names that end with this one: `loss` must not match `val loss`."""
-    metric = guess.metric.lower().replace(" ", "_")
-    if any(other != guess.metric and other.endswith(guess.metric) for other in found):
-        longer = [re.escape(other[: -len(guess.metric)]) for other in found if other.endswith(guess.metric)]
-        guards = "".join(f"(?<!{each})" for each in longer if each)
-        return guess._replace(metric=metric, pattern=guards.replace("\\ ", " ") + guess.pattern)
-    return guess._replace(metric=metric)
+    fronts = [other.removesuffix(guess.metric) for other in found if other.endswith(guess.metric)]
+    guards = "".join(f"(?<!{re.escape(front)})" for front in fronts if front).replace("\\ ", " ")
+    return guess._replace(metric=guess.metric.lower().replace(" ", "_"), pattern=guards + guess.pattern)
 
 
 # ---------------------------------------------------------------- the file
