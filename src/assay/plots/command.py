@@ -127,8 +127,8 @@ def _build_facts(plot: Plot, selection: PlottedRuns, most: int) -> dict[str, Any
         xs, ys = thin_line(line.xs, line.ys, most)
         is_run = line.members == 1 and line.label in runs
         name = {"run": runs[line.label].key} if is_run else {"group": line.label}
-        facts = {"points": len(line.ys), "is_thinned": len(ys) < len(line.ys), "x": list(xs), "value": list(ys)}
-        lines.append({**name, **facts})
+        is_thinned = len(ys) < len(line.ys)
+        lines.append({**name, "points": len(line.ys), "is_thinned": is_thinned, "x": list(xs), "value": list(ys)})
     return {"metric": plot.name, "x": chart.x_name, "lines": lines}
 
 
@@ -141,8 +141,6 @@ _FORMS = {  # the options of each kind of plot in addition to the common ones
     "pareto": ("log", "log_x"),
     "importance": (),
 }
-
-
 _PAGE = "html"
 
 

@@ -101,7 +101,7 @@ def _plot_scatter(selection: PlottedRuns, trials: DrawnRuns, options: PlotOption
 def _build_scatter(selection: PlottedRuns, trials: DrawnRuns, param: str, options: PlotOptions) -> LineChart:
     values = [trial.row.params.get(param) for trial in trials.items]
     space = selection.get_space(param)
-    place = _choose_places([*values, *space.values], options.log_x, options.names, space.is_log)
+    place = _choose_places(values, options.log_x, options.names, space)
     lines = _color_points(trials, param, place, options)
     return LineChart(
         (*lines, *_mark_unfinished(trials.items, lambda run: place.at(run.row.params.get(param)))),
@@ -142,10 +142,8 @@ def _color_points(trials: DrawnRuns, param: str, place: _Places, options: PlotOp
         ranges.setdefault(min(int(_fraction(number, low, high, scale) * _RANGES), _RANGES - 1), []).append(index)
     lines = []
     for part, members in sorted(ranges.items()):
-        ends = [render_number(end([numbers[index] for index in members])) for end in (min, max)]
-        lines.append(
-            build(f"{color}={'…'.join(dict.fromkeys(ends))}", [done[i] for i in members], part / (_RANGES - 1))
-        )
+        ends = dict.fromkeys(render_number(end(numbers[index] for index in members)) for end in (min, max))
+        lines.append(build(f"{color}={'…'.join(ends)}", [done[i] for i in members], part / (_RANGES - 1)))
     return lines
 
 
@@ -223,8 +221,8 @@ def build_pareto(selection: PlottedRuns, options: PlotOptions) -> list[Plot]:
         return heights[run.row.key]
 
     others = [trial for trial in done if trial.row.key not in front]
-    found_points = [("Pareto set", best), *([("other runs", others)] if others else [])]
-    points = [_draw_points(label, runs, _get_value, get_height) for label, runs in found_points]
+    named = (("Pareto set", best), ("other runs", others))
+    points = [_draw_points(label, runs, _get_value, get_height) for label, runs in named if runs]
     chart = LineChart(
         (*points, *_mark_unfinished(both, _get_value, get_height)),
         title=f"{selection.studies}: {up.metric} and {across.metric}, {len(best)} of {len(done)} in the Pareto set",
@@ -267,10 +265,10 @@ def _build_best_so_far(done: Sequence[DrawnRun], direction: Direction, number: M
     best = done[0]
     for trial in done:
         if trial is best or (trial.value < best.value if direction == "min" else trial.value > best.value):
-            x = number[trial.row.key]
-            xs += [x, x] if ys else [x]
-            ys += [best.value, trial.value] if ys else [trial.value]
-            names += [best.label, trial.label] if names else [trial.label]
+            corners = [best, trial] if ys else [trial]
+            xs += [number[trial.row.key]] * len(corners)
+            ys += [each.value for each in corners]
+            names += [each.label for each in corners]
             best = trial
     return Line("best so far", [*xs, float(last)], [*ys, best.value], names=[*names, best.label])
 
@@ -281,9 +279,8 @@ def _build_best_so_far(done: Sequence[DrawnRun], direction: Direction, number: M
 def _plot_parallel(selection: PlottedRuns, trials: DrawnRuns, options: PlotOptions) -> Plot:
     """Plot a line for each finished run through its parameters to its value; better runs are darker, and on top."""
     params, notes = _choose_params(selection, options)
-    done = sort_values(
-        trials.done, [trial.value for trial in trials.done], "max" if trials.direction == "min" else "min"
-    )
+    worst_first: Direction = "max" if trials.direction == "min" else "min"
+    done = sort_values(trials.done, [trial.value for trial in trials.done], worst_first)
     if not done:
         raise UsageError(f"no finished run has {trials.metric}", "parallel coordinates are drawn of finished runs")
     columns = [[trial.row.params.get(param) for trial in done] for param in params]
@@ -292,8 +289,7 @@ def _plot_parallel(selection: PlottedRuns, trials: DrawnRuns, options: PlotOptio
         _build_upright(param, column, False, options.names, selection.get_space(param))
         for param, column in zip(params, columns, strict=True)
     ]
-    axis, places = _build_upright(trials.metric, values, options.log, options.names)
-    uprights.append((axis, places))
+    uprights.append(_build_upright(trials.metric, values, options.log, options.names))
     low, high = min(values), max(values)
     scale: Scale = "log" if options.log and low > 0 else "linear"
     lines = []
@@ -332,12 +328,11 @@ def _build_upright(
     name: str, values: Sequence[Any], log: bool, names: OptionNames, space: Declared = _NOTHING
 ) -> tuple[Axis, list[float]]:
     """Return the axis of a parameter or of the metric, and the position of each value on it."""
-    place = _choose_places([*values, *space.values], log, names, space.is_log, is_upright=True)
-    ticks: list[tuple[float, str]]
-    if place.ticks:
-        step = -(-len(place.ticks) // _MOST_CATEGORY_TICKS)
-        ticks = [(_center(index, len(place.ticks)), text) for index, (_, text) in enumerate(place.ticks)][::step]
-        return Axis(name, ticks), [_center(place.at(value), len(place.ticks)) for value in values]
+    place = _choose_places(values, log, names, space, is_upright=True)
+    if count := len(place.ticks):
+        step = -(-count // _MOST_CATEGORY_TICKS)
+        ticks = [(_center(index, count), text) for index, text in place.ticks][::step]
+        return Axis(name, ticks), [_center(place.at(value), count) for value in values]
     numbers = [place.at(value) for value in values]
     known = [number for number in numbers if math.isfinite(number)]
     reached = [*known, *map(_read_number, space.values)]
@@ -410,10 +405,11 @@ class _Places:
 
 
 def _choose_places(
-    values: Sequence[Any], log: bool, names: OptionNames, prefers_log: bool, *, is_upright: bool = False
+    values: Sequence[Any], log: bool, names: OptionNames, space: Declared, *, is_upright: bool = False
 ) -> _Places:
-    """Return numbers if all values are numbers; otherwise a column for each value, in their order. A missing value has
-    a column of its own, or (`is_upright`) NaN among numbers. `prefers_log`: choose a logarithmic scale if possible."""
+    """Return numbers if all values are numbers, also those of the space that a search chooses from; otherwise a column
+    for each value, in their order. A missing value has a column of its own, or (`is_upright`) NaN among numbers."""
+    values = [*values, *space.values]
     numbers = [parse_number(value) for value in values]
     known = [number for number in numbers if number is not None and math.isfinite(number)]
     is_missing = [value is None for value in values]
@@ -421,7 +417,7 @@ def _choose_places(
         if log and min(known) <= 0:
             raise UsageError("a logarithmic axis cannot show zero and below", f"leave out {names.log} or {names.log_x}")
         few = sorted({float(number) for number in known})
-        scale: Scale = "log" if log or (prefers_log and min(known) > 0) else _choose_scale(known)
+        scale: Scale = "log" if log or (space.is_log and min(known) > 0) else _choose_scale(known)
         return _Places(_read_number, scale, marks=few if len(few) <= _FEW else ())
     if log:
         raise UsageError("a logarithmic axis needs numbers, and these are not all numbers", f"leave out {names.log_x}")
