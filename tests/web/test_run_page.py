@@ -20,7 +20,6 @@ from assay.errors import NotFoundError
 from assay.follow.api import StudyLocation
 from assay.web.pages import run as run_page
 from assay.web.pages import run_files
-from assay.web.pages.run import list_readings
 from assay.web.pages.run_files import (
     LOG_BYTES,
     choose_log,
@@ -215,7 +214,7 @@ def timed(served: Bench, tmp_path_factory: pytest.TempPathFactory) -> Iterator[t
 class TestCurves:
     def test_readings_and_metrics_share_the_axis_of_time(self, timed: tuple[TestClient, Path]) -> None:
         client, run = timed
-        names = list_readings(str(run))
+        names = [*run_page._find_readings(str(run)).columns]
         assert names[:2] == ["CPU, % of one core", "memory, GiB"]
         assert "GPU, %" in names
         address = f"/api{PAGE}{GOOD}/curves"

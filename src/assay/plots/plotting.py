@@ -137,11 +137,7 @@ def build_selection(data: IndexTable, keep: Sequence[int], locations: Sequence[S
 
 
 def choose_metrics(
-    selection: PlottedRuns,
-    asked: Sequence[Asked],
-    *,
-    makes_line: bool = True,
-    names: OptionNames = COMMAND_LINE,
+    selection: PlottedRuns, asked: Sequence[Asked], *, makes_line: bool = True, names: OptionNames = COMMAND_LINE
 ) -> tuple[list[SortKey], list[str]]:
     """Return the requested metrics (`loss`, `loss:min`), else those of the search, else the metric with the highest
     priority; and a note if it was chosen among several."""

@@ -69,7 +69,7 @@ def build_run_page(
 ) -> dict[str, Any]:
     """Build the content of the page. `differing`: the parameters in which the runs of the study differ. In the result
     `problems` names unreadable files, `verdicts` begins with the newest, `repeat` has effects and their commands."""
-    run = describe_served(index, location, run_dir, children)
+    run, readings = describe_served(index, location, run_dir, children), _find_readings(run_dir)
     now = time.time()
     record = run.status.record
     params = [(name, render_value(value)) for name, value in record.spec.params.items()]
@@ -88,7 +88,7 @@ def build_run_page(
         "attempts": run_description.build_attempt_blocks(run, now),
         "metrics": [TableBlock(run_description.build_metric_table(run.metrics))] if run.metrics else [],
         "resources": [*run_description.build_resource_facts(run)],
-        "readings": list_readings(run_dir),
+        "readings": list(readings.columns) if len(readings.times) > 1 else [],
         "verdicts": load_run_verdicts(location, name)[:_MOST_VERDICTS],
         "origin": run_description.build_origin_facts(run, now),
         "environment": [each for each in sections if any(isinstance(b, Facts) and b.pairs for b in each.blocks)],
@@ -214,58 +214,22 @@ class _Readings(NamedTuple):
     columns: Mapping[str, Sequence[float]]
 
 
-def list_readings(run_dir: str) -> list[str]:
-    readings = _find_readings(run_dir)
-    return list(readings.columns) if len(readings.times) > 1 else []
-
-
-def build_run_curves(
-    index: Index, location: StudyLocation, table: IndexTable, number: int, view: StudyView, reading: str = ""
-) -> dict[str, Any]:
-    """Return the curve of a metric, or of a reading if one is named. Over time all curves have the same axis."""
-    row, run_dir = table.rows[number], os.path.join(location.root, table.rows[number].key)
-    if reading:
-        readings = _find_readings(run_dir)
-        if reading not in readings.columns:
-            raise NotFoundError("reading", reading, list(readings.columns))
-        view = view._replace(metric=reading)
-        return _build_timed(table, number, run_dir, view, readings.times, readings.columns[reading])
-    metric, known = view.metric, [name for name, column in table.metrics.items() if column.count[number]]
-    if metric not in known:
-        raise NotFoundError("metric", metric, known)
-    if view.x == "time":
-        series = index.load_series(row.key, metric)
-        if not any(map(math.isfinite, series.times)):
-            raise UsageError(f"{metric} has no times", "metrics of assay.log have them")
-        return _build_timed(table, number, run_dir, view, series.times, series.values)
-    counts = {metric: int(table.metrics[metric].count[number])}
-    selection = plotting.PlottedRuns(table, [number], [location], counts)
-    answer = build_selected_curves(index, selection, view)
-    return {**answer, "curves": [{**curve, "name": metric} for curve in answer["curves"]]}
-
-
 def _build_timed(
-    table: IndexTable, number: int, run_dir: str, view: StudyView, times: Sequence[float], values: Sequence[float]
+    table: IndexTable, number: int, readings: _Readings, view: StudyView, times: Sequence[float], ys: Sequence[float]
 ) -> dict[str, Any]:
-    name = view.metric
-    start, end = find_time_range(table, number, _find_readings(run_dir).times)
-    seconds, unit = plotting.choose_time_unit(end - start)
-    pairs = sorted((time - start, i) for i, time in enumerate(times) if math.isfinite(time))
-    xs = [second / seconds for second, _ in pairs]
-    line = Line(name, xs, [values[i] for _, i in pairs])
-    chart = LineChart((line,), "", f"time since the start of the run ({unit})", name)
-    answer = build_answer(chart, SortKey(name, direction_of(name)), {name: table.rows[number]}, view)
-    return {**answer, "x_range": [0.0, (end - start) / seconds]}
-
-
-def find_time_range(table: IndexTable, number: int, read_at: Sequence[float]) -> tuple[float, float]:
-    """Return the earliest and the latest time in the run's metrics and readings."""
-    row = table.rows[number]
+    """Return a curve over time. Its axis begins and ends with the run's metrics and readings, as that of all others."""
+    name, row, read_at = view.metric, table.rows[number], readings.times
     columns = [column for column in table.metrics.values() if column.count[number]]
     firsts = [plotting.find_start(table, number), *(time for time in read_at[:1] if row.started_at is None)]
     lasts = [*(column.last_time[number] for column in columns), row.ended_at, *read_at[-1:]]
     start = min((time for time in firsts if math.isfinite(time)), default=read_at[0] if read_at else 0.0)
-    return start, max((each for each in lasts if each is not None and math.isfinite(each)), default=start)
+    end = max((each for each in lasts if each is not None and math.isfinite(each)), default=start)
+    seconds, unit = plotting.choose_time_unit(end - start)
+    pairs = sorted((time - start, i) for i, time in enumerate(times) if math.isfinite(time))
+    line = Line(name, [second / seconds for second, _ in pairs], [ys[i] for _, i in pairs])
+    chart = LineChart((line,), "", f"time since the start of the run ({unit})", name)
+    answer = build_answer(chart, SortKey(name, direction_of(name)), {name: row}, view)
+    return {**answer, "x_range": [0.0, (end - start) / seconds]}
 
 
 def _find_readings(run_dir: str) -> _Readings:
@@ -422,13 +386,29 @@ def _link_runs(site: Site, snapshot: StudySnapshot, keys: list[str]) -> dict[str
 @ROUTES.json("/api/studies/{study}/runs/{run}/curves", "showRunCurve", ref("Curves"), _CURVE_PARAMS)
 def send_curves(request: Request) -> Response:
     """One metric of a run, or one of its readings, thinned to what a screen shows; over time all have the same axis"""
-    site, snapshot, number, _ = find_run(request)
-    query = request.query_params
-    x, reading, zoom = read_x(query.get("x", "")), query.get("reading", ""), query.get("zoom", "")
-    metrics, _ = choose_metrics(snapshot.table, number)
-    view = StudyView(metric=query.get("metric", "") or next(iter(metrics), ""), x=x, zoom=zoom)
+    site, snapshot, number, run_dir = find_run(request)
+    table, row, query = snapshot.table, snapshot.table.rows[number], request.query_params
+    reading, metric = query.get("reading", ""), query.get("metric", "")
+    metric = metric or next(iter(choose_metrics(table, number)[0]), "")
+    view = StudyView(metric=reading or metric, x=read_x(query.get("x", "")), zoom=query.get("zoom", ""))
+    readings = _find_readings(run_dir)
+    if reading:
+        if reading not in readings.columns:
+            raise NotFoundError("reading", reading, list(readings.columns))
+        return send(_build_timed(table, number, readings, view, readings.times, readings.columns[reading]))
+    known = [name for name, column in table.metrics.items() if column.count[number]]
+    if metric not in known:
+        raise NotFoundError("metric", metric, known)
     with site.snapshots.read_points(snapshot.location.root) as index:
-        return send(build_run_curves(index, snapshot.location, snapshot.table, number, view, reading))
+        if view.x == "time":
+            series = index.load_series(row.key, metric)
+            if not any(map(math.isfinite, series.times)):
+                raise UsageError(f"{metric} has no times", "metrics of assay.log have them")
+            return send(_build_timed(table, number, readings, view, series.times, series.values))
+        counts = {metric: int(table.metrics[metric].count[number])}
+        selection = plotting.PlottedRuns(table, [number], [snapshot.location], counts)
+        answer = build_selected_curves(index, selection, view)
+    return send({**answer, "curves": [{**curve, "name": metric} for curve in answer["curves"]]})
 
 
 @ROUTES.json("/api/studies/{study}/runs/{run}/log", "showLog", _LOG_ANSWER, _LOG_PARAMS)

@@ -14,18 +14,9 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 from assay.errors import UsageError
 from assay.plots import api as plotting
+from assay.reading import ranking
 from assay.reading.choosing import FIELDS
-from assay.reading.ranking import (
-    Asked,
-    SortKey,
-    best_values,
-    build_groups,
-    choose_sort,
-    differing_params,
-    measure_group,
-    sort_groups,
-    sort_values,
-)
+from assay.reading.ranking import Asked, SortKey
 from assay.reading.run_reader import find_step_name, load_objectives
 from assay.reading.summary import StudySummary, build_summary, leave_out_foreign, select_rows
 from assay.record.index.base import IndexTable, RunRow
@@ -92,7 +83,7 @@ def find_names(study: StudySnapshot) -> StudyNames:
     table = study.table
     params = [row.params for row in table.rows]
     every = list(dict.fromkeys(name for each in params for name in each))
-    differing = differing_params(params) if params else []
+    differing = ranking.differing_params(params) if params else []
     empty = [name for name, column in table.metrics.items() if not any(column.count)]
     return StudyNames(list(table.metrics), every, differing, empty, find_step_name([study.location], table.rows))
 
@@ -103,7 +94,7 @@ def find_best(study: StudySnapshot) -> StudyBest | None:
     table = study.table
     done = [i for i, row in enumerate(table.rows) if row.state in (State.DONE, State.PRUNED)]
     done = leave_out_foreign(table, done) or done
-    keys = choose_sort(_load_objectives(study), table, [row.params for row in table.rows])
+    keys = ranking.choose_sort(_load_objectives(study), table, [row.params for row in table.rows])
     if not done or not keys or not keys[0].is_metric:
         return None
     column = table.metrics[keys[0].name]
@@ -315,11 +306,11 @@ def build_examples(study: StudySnapshot) -> list[str]:
         examples.append(f"{_quote_known(found[0], names, 'params')} {sign} {_quote(value)}")
     if metric := min((name for name in names.metrics if name not in names.empty), key=metric_priority, default=None):
         column = table.metrics[metric]
-        middle = sorted(best_values(column, direction_of(metric))[i] for i, count in enumerate(column.count) if count)
-        sign = "<=" if direction_of(metric) == "min" else ">="
+        is_min, bests = direction_of(metric) == "min", ranking.best_values(column, direction_of(metric))
+        middle = sorted(best for best, count in zip(bests, column.count, strict=True) if count)
         limit = float(f"{middle[len(middle) // 2]:.3g}")
         if math.isfinite(limit):
-            examples.append(f"best({_quote_known(metric, names, 'metrics')}) {sign} {limit!r}")
+            examples.append(f"best({_quote_known(metric, names, 'metrics')}) {'<=' if is_min else '>='} {limit!r}")
     if len(examples) == 2:
         examples.append(" or ".join(examples))
     return [*examples, f"state in ({table.rows[0].state}, timeout)"]
@@ -398,7 +389,7 @@ def _add_metrics(table: IndexTable, wanted: Sequence[str]) -> IndexTable:
     found = {name: table.metrics[name] for name in wanted if name in table.metrics}
     if not found:
         return table
-    values = {name: best_values(column, direction_of(name)) for name, column in found.items()}
+    values = {name: ranking.best_values(column, direction_of(name)) for name, column in found.items()}
 
     def extend(i: int, row: RunRow) -> RunRow:
         own = {name: values[name][i] for name, column in found.items() if column.count[i]}
@@ -416,7 +407,7 @@ def _limit_runs(
         return selection, []
     (key, *_), _ = plotting.choose_metrics(selection, metrics, makes_line=False)
     column, values = selection.data.metrics[key.name], _get_values(selection, key)
-    ranked = sort_values(
+    ranked = ranking.sort_values(
         selection.keep, [values[i] if column.count[i] else None for i in selection.keep], key.direction
     )
     best, rest = ([], ranked) if view.tab == "importance" else (ranked[: most // 3], ranked[most // 3 :])
@@ -538,13 +529,14 @@ def _keep_best(
     data, column = selection.data, selection.data.metrics[key.name]
     ranked: list[Sequence[int]]
     if view.group:
-        groups = [group for group in build_groups(data, selection.keep, view.group) if measure_group(column, group).n]
-        ranked, what = [group.runs for group in sort_groups(data, groups, [rank])], " groups"
+        groups = ranking.build_groups(data, selection.keep, view.group)
+        groups = [group for group in groups if ranking.measure_group(column, group).n]
+        ranked, what = [group.runs for group in ranking.sort_groups(data, groups, [rank])], " groups"
     else:
         counts, values = data.metrics[rank.name].count, _get_values(selection, rank)
         drawn = [i for i in selection.keep if column.count[i]]
         known = [values[i] if counts[i] and math.isfinite(values[i]) else None for i in drawn]
-        ranked = [(i,) for i in sort_values(drawn, known, rank.direction)]
+        ranked = [(i,) for i in ranking.sort_values(drawn, known, rank.direction)]
         what = f" by {rank.name}" if rank.name != key.name else ""
     if len(ranked) <= view.best:
         return selection, []
