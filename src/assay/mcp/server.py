@@ -263,8 +263,7 @@ class Done(NamedTuple):
 
 async def _call(words: Sequence[str]) -> Done:
     """Run a command of Assay; the answer is an error if it only prints one. Cancelling the call ends the command."""
-    pipe = asyncio.subprocess.PIPE
-    null = asyncio.subprocess.DEVNULL
+    pipe, null = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
     argv = (sys.executable, "-P", "-m", "assay", *words)  # code in this folder must not be executed
     try:
         process = await asyncio.create_subprocess_exec(*argv, stdin=null, stdout=pipe, stderr=pipe)

@@ -83,9 +83,8 @@ def _build_trials(selection: PlottedRuns, key: SortKey, notes: Sequence[str], *,
     missing = [f"{render_count(without, 'run')} without a finite {metric}: not drawn"] if without else []
     if is_log and (below := sum(trial.value <= 0 for trial in items)):
         missing.append(f"{render_count(below, 'run')} with a {metric} of zero or below: not on a logarithmic scale")
-    is_single = selection.counts[metric] == 1
     word = {"bestmin": "lowest", "bestmax": "highest"}.get(key.at + direction, key.at)
-    y_name = metric if is_single else f"{metric} ({word} of each run)"
+    y_name = metric if selection.counts[metric] == 1 else f"{metric} ({word} of each run)"
     return DrawnRuns(metric, direction, y_name, items, (*notes, *missing))
 
 
@@ -99,8 +98,7 @@ def _plot_scatter(selection: PlottedRuns, trials: DrawnRuns, options: PlotOption
 
 
 def _build_scatter(selection: PlottedRuns, trials: DrawnRuns, param: str, options: PlotOptions) -> LineChart:
-    values = [trial.row.params.get(param) for trial in trials.items]
-    space = selection.get_space(param)
+    values, space = [trial.row.params.get(param) for trial in trials.items], selection.get_space(param)
     place = _choose_places(values, options.log_x, options.names, space)
     lines = _color_points(trials, param, place, options)
     return LineChart(

@@ -115,8 +115,7 @@ def _build_flag(names: list[str], given: Mapping[str, Any], *, is_switch: bool, 
     """Return the flag; None if it is not a long flag, which without a value could not be left out of a command."""
     flag = next((name for name in names if name.startswith("--")), names[0])
     name, default, is_long = flag.lstrip("-"), given.get("default"), flag.startswith("--")
-    is_positional = not flag.startswith("-")
-    is_required = bool(given.get("required")) or (is_positional and given.get("nargs") not in ("?", "*"))
+    is_required = bool(given.get("required")) or (name == flag and given.get("nargs") not in ("?", "*"))
     if is_switch:
         default = bool(default) and given.get("action") != "store_false"
     elif several and isinstance(default, list | tuple):

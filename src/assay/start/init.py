@@ -60,7 +60,12 @@ def init(request: InitRequest, console: Console) -> int:
     output = _see_output(request, script, missing, console)
     guesses = guess_patterns(output.text.splitlines(), [flag.name for flag in flags.found])
     text = "".join(f"{line}\n" for line in _render(script, target, flags, guesses))
-    _check(text, target, guesses, output)
+    # the file can be read, and its patterns match the output that they were guessed from
+    patterns = [each for each in load_study(target, LoadOptions(text=text)).metrics if isinstance(each, Pattern)]
+    found = Extractor(patterns).feed(f"{output.text}\n".encode())
+    lost = [each.metric for each in guesses if each.metric not in (*found, "step", "epoch")]
+    if lost:
+        raise UsageError(f"no pattern for {', '.join(lost)} could be made", "without metrics: --no-run")
     try:
         write_new(target, text)
     except OSError as error:
@@ -222,16 +227,6 @@ def _quote(value: object) -> str:
     if isinstance(value, str) and re.fullmatch(r"[A-Za-z][\w.-]*", value) and value.lower() not in _YAML_WORDS:
         return value
     return json.dumps(value, ensure_ascii=False, default=str)
-
-
-def _check(text: str, target: str, guesses: Sequence[Guess], output: _Output) -> None:
-    """Check that the file can be read, and that its patterns match the output that they were guessed from."""
-    study = load_study(target, LoadOptions(text=text))
-    patterns = [each for each in study.metrics if isinstance(each, Pattern)]
-    found = Extractor(patterns).feed(f"{output.text}\n".encode())
-    lost = [each.metric for each in guesses if each.metric not in (*found, "step", "epoch")]
-    if lost:
-        raise UsageError(f"no pattern for {', '.join(lost)} could be made", "without metrics: --no-run")
 
 
 def _print_end(

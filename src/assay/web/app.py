@@ -19,9 +19,8 @@ from starlette.types import ASGIApp
 from assay.errors import AssayError, NotFoundError, UsageError
 from assay.web import actions, assets, live
 from assay.web import json_routes as api
-from assay.web.answers import send
 from assay.web.pages import compare, profiles, run, studies, study
-from assay.web.routes import RouteEntry, Routes, build_route
+from assay.web.routes import RouteEntry, Routes, build_route, send
 from assay.web.security import ALLOWS, COOKIE, TOKEN_KEY, Guard
 from assay.web.site import FOLDER, Site, get_site
 

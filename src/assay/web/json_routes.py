@@ -23,7 +23,6 @@ from assay.show.chart import thin
 from assay.show.formatting import to_json
 from assay.show.table import build_rows
 from assay.values.state import State
-from assay.web.answers import send
 from assay.web.pages.page_view import METRIC, StudyView, view_params
 from assay.web.pages.run import describe_served, find_children, find_run
 from assay.web.pages.study_page import build_plain_table, find_best, find_names, leave_gaps
@@ -42,6 +41,7 @@ from assay.web.routes import (
     many,
     record,
     ref,
+    send,
 )
 from assay.web.site import build_address, get_site, load_study, read_query
 

@@ -19,8 +19,7 @@ from assay.system.processes import host_name, process_start, spawn_session
 from assay.system.terminal import is_terminal
 from assay.values.options import Request, argument, root_option
 from assay.values.run import build_command
-from assay.web.command import PORT, check_parts, listen
-from assay.web.servers import Server, build_path, list_servers
+from assay.web.command import PORT, Server, build_path, check_parts, list_servers, listen
 
 _LONGEST_S = 60.0  # to wait for a started server to answer
 _LOG = "serve.log"

@@ -20,8 +20,8 @@ from starlette.responses import HTMLResponse, Response
 from assay.show import formatting
 from assay.show.html import build_environment
 from assay.values.plain import render_date
-from assay.web.answers import encode_text, quote
 from assay.web.interface import Navigation, Pages, load_pages
+from assay.web.routes import encode_text, quote
 from assay.web.rows import render_rows
 from assay.web.security import AccessToken
 from assay.web.snapshots import Snapshots, StudySnapshot

@@ -28,11 +28,10 @@ from assay.values.plain import render_value
 from assay.values.secrets import hide_spec
 from assay.values.series import Direction, direction_of, metric_priority
 from assay.values.where import parse_where
-from assay.web.answers import send
 from assay.web.pages.page_view import COUNTERS, METRIC, StudyView, read_x, view_params
 from assay.web.pages.run_files import split_diff
 from assay.web.pages.study_page import build_selected_curves
-from assay.web.routes import TEXT, Routes, UrlParam, many, ref
+from assay.web.routes import TEXT, Routes, UrlParam, many, ref, send
 from assay.web.site import build_address, build_query, get_site, load_study
 from assay.web.snapshots import StudySnapshot
 
@@ -119,21 +118,16 @@ def build_groups(choice: Choice, everything: bool, base: int | None) -> list[Fie
 # ---------------------------------------------------------------- fields
 
 
-def _build_run_fields(rows: Sequence[RunRow]) -> Iterator[ComparedField]:
-    yield ComparedField("state", [Cell(str(row.state)) for row in rows])
-    if any(row.took_s is not None for row in rows):
-        times = [row.took_s for row in rows]
-        cells = [Cell() if t is None else Cell(render_duration(t), value=t) for t in times]
-        yield ComparedField("time", cells, is_number=True)
-    if any(row.tags for row in rows):
-        yield ComparedField("tags", [Cell(", ".join(row.tags)) for row in rows])
-
-
 def _build_params(rows: Sequence[RunRow], everything: bool) -> FieldGroup:
     params = [row.params for row in rows]
     every = list(dict.fromkeys(name for each in params for name in each))
     shown = every if everything else differing_params(params)
-    fields = [*_build_run_fields(rows)]
+    fields = [ComparedField("state", [Cell(str(row.state)) for row in rows])]
+    if any(row.took_s is not None for row in rows):
+        times = [Cell() if row.took_s is None else Cell(render_duration(row.took_s), value=row.took_s) for row in rows]
+        fields.append(ComparedField("time", times, is_number=True))
+    if any(row.tags for row in rows):
+        fields.append(ComparedField("tags", [Cell(", ".join(row.tags)) for row in rows]))
     for name in shown[:_MOST_PARAMS]:
         known = [each[name] for each in params if name in each]
         is_number = all(isinstance(value, int | float) and not isinstance(value, bool) for value in known)

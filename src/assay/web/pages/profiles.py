@@ -13,10 +13,9 @@ from starlette.responses import FileResponse, Response
 
 from assay.errors import NotFoundError
 from assay.follow.api import StudyLocation
-from assay.web.answers import quote
 from assay.web.assets import VENDOR, build_remedy
 from assay.web.pages.run_files import list_files
-from assay.web.routes import Routes
+from assay.web.routes import Routes, quote
 from assay.web.site import build_address, get_site, load_study
 
 ROUTES = Routes()

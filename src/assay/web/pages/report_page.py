@@ -86,8 +86,8 @@ def build_report(
 def _build_head(names: str, rows: Sequence[RunRow]) -> Iterator[doc.Block]:
     yield doc.Heading(names, level=1, note=render_date(time.time(), "%Y-%m-%d %H:%M"))
     states = [row.state for row in rows]
-    found = [(state, states.count(state)) for state in State if state in states]
-    badges = [part for state, count in found for part in (doc.Span(f"{count} {state}", str(state)), " ")]
+    counts = ((state, states.count(state)) for state in State if state in states)
+    badges = [part for state, count in counts for part in (doc.Span(f"{count} {state}", str(state)), " ")]
     starts = [row.started_at for row in rows if row.started_at]
     ends = [row.ended_at for row in rows if row.ended_at]
     took = ""
@@ -237,9 +237,8 @@ def _build_origin(rows: Sequence[RunRow], locations: Sequence[StudyLocation]) ->
 
 def _find_repeats(rows: Sequence[RunRow], location: StudyLocation) -> Iterator[tuple[str, str]]:
     """Yield commands that repeat exactly these runs: the call that made them, or a new attempt of a single run."""
-    own = [
-        row for row in rows if row.study == location.name and not (row.received and "adopted_at" not in row.received)
-    ]
+    local = [row for row in rows if row.study == location.name]
+    own = [row for row in local if not row.received or "adopted_at" in row.received]
     if not own:
         return
     ordered = sorted(own, key=lambda row: row.created_at or row.started_at or 0.0, reverse=True)

@@ -37,14 +37,13 @@ from assay.values.document import Facts, TableBlock
 from assay.values.plain import render_value
 from assay.values.series import direction_of, metric_priority
 from assay.values.state import FAILED
-from assay.web.answers import quote, send
 from assay.web.interface import ask_pages
 from assay.web.pages import run_files
 from assay.web.pages.page_view import COUNTERS, StudyView, read_x, view_params
 from assay.web.pages.profiles import is_profile
 from assay.web.pages.study_page import build_answer, build_selected_curves, find_names
 from assay.web.pages.verdicts import load_run_verdicts
-from assay.web.routes import COUNT, Routes, Schema, UrlParam, ref
+from assay.web.routes import COUNT, Routes, Schema, UrlParam, quote, ref, send
 from assay.web.security import FRAME_POLICY
 from assay.web.site import Site, build_address, get_site, load_study
 from assay.web.snapshots import StudySnapshot

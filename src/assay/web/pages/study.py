@@ -15,11 +15,10 @@ from assay.reading.api import FIELDS
 from assay.show.table import render_csv
 from assay.values.state import State
 from assay.values.where import WhereError
-from assay.web.answers import encode_json, encode_text
 from assay.web.pages import study_page as content
 from assay.web.pages.page_view import TABS, StudyView, view_params
 from assay.web.pages.studies import build_shares
-from assay.web.routes import Routes, ref
+from assay.web.routes import Routes, encode_json, encode_text, ref
 from assay.web.site import build_address, get_site, load_study, read_query
 from assay.web.snapshots import StudySnapshot
 
