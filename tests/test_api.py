@@ -264,16 +264,8 @@ def test_a_golden_passes_and_fails(entered_bench: Bench) -> None:
 
 
 def write_results(path: Path, factor: float) -> str:
-    rows = [
-        {
-            "name": "BM/1",
-            "run_name": "BM/1",
-            "run_type": "iteration",
-            "real_time": (10 + n % 2 / 100) * factor,
-            "time_unit": "us",
-        }
-        for n in range(20)
-    ]
+    row = {"name": "BM/1", "run_name": "BM/1", "run_type": "iteration", "time_unit": "us"}
+    rows = [{**row, "real_time": (10 + n % 2 / 100) * factor} for n in range(20)]
     path.write_text(json.dumps({"context": {"num_cpus": 4, "host_name": "h"}, "benchmarks": rows}))
     return str(path)
 

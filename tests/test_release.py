@@ -229,18 +229,8 @@ def test_an_install_works_in_a_clean_environment(clean: Clean, release: Path) ->
     (wheel,), (sdist,) = release.glob("*.whl"), release.glob("*.tar.gz")
     clean.install(str(wheel))  # the light dependencies alone
     assert clean.call("assay", "--version") == f"assay, version {assay.__version__}\n"
-    clean.call(
-        "python",
-        "-W",
-        "error",
-        "-m",
-        "compileall",
-        "-q",
-        "-f",
-        str(clean.bin.parent / "lib"),
-        "-x",
-        "site-packages/(?!assay)",
-    )
+    words = ["python", "-W", "error", "-m", "compileall", "-q", "-f"]
+    clean.call(*words, str(clean.bin.parent / "lib"), "-x", "site-packages/(?!assay)")
     count, missing = json.loads(clean.call("python", "-W", "error", "-c", IMPORTS))
     assert count > 500
     assert not {name for name, library in missing.items() if library.startswith("assay")}
