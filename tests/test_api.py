@@ -126,8 +126,7 @@ def test_warnings_of_the_file_are_warnings_of_python(entered_bench: Bench) -> No
 
 @forked
 def test_a_sample_is_the_one_that_runs(entered_bench: Bench) -> None:
-    study = assay.run(entered_bench.write("study.yml", STUDY), jobs=2, sample=2)
-    assert len(study.wait().states) == 2
+    assert len(assay.run(entered_bench.write("study.yml", STUDY), jobs=2, sample=2).wait().states) == 2
     planned = assay.load_study("study.yml", sample=2, seed=7)
     assert planned == assay.load_study("study.yml", sample=2, seed=7)
     assert len(planned.runs) == 2
@@ -148,8 +147,7 @@ def test_a_time_limit_leaves_the_runs_alone_and_stop_ends_them(entered_bench: Be
 
 
 def test_a_stop_before_anything_has_started(entered_bench: Bench) -> None:
-    outcome = assay.run(entered_bench.write("long.yml", LONG), jobs=2).stop()
-    assert outcome.exit_code == 130
+    assert assay.run(entered_bench.write("long.yml", LONG), jobs=2).stop().exit_code == 130
     assert count_sleepers(entered_bench) == 0
 
 

@@ -82,8 +82,7 @@ DIRT = ("examples/charlm/runs/fit/log.txt", "examples/models/out.onnx", "src/ass
 def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with an sdist and the wheel that is made of it."""
     folder = tmp_path_factory.mktemp("release")
-    tree = copy_clone(folder / "clone", mask=0o022, time_s=1_600_000_000)
-    build(tree, "sdist", folder)
+    build(copy_clone(folder / "clone", mask=0o022, time_s=1_600_000_000), "sdist", folder)
     with tarfile.open(next(folder.glob("*.tar.gz"))) as file:
         file.extractall(folder / "unpacked", filter="data")
     build(folder / "unpacked" / f"assay-{assay.__version__}", "wheel", folder)

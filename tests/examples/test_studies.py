@@ -77,8 +77,7 @@ def test_every_example_folder_is_tested() -> None:
 
 @pytest.mark.parametrize("name", STUDIES)
 def test_its_comments_show_commands(name: str) -> None:
-    commands = commands_in_comments(EXAMPLES / name / STUDIES[name][0])
-    assert len(commands) >= 3
+    assert len(commands_in_comments(EXAMPLES / name / STUDIES[name][0])) >= 3
 
 
 @pytest.mark.needs(plots=True)

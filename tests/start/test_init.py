@@ -206,8 +206,7 @@ def test_what_is_guessed_and_what_cannot_be(
 ) -> None:
     assert run(["init", write(here, text), *words]) == 0
     assert message in capsys.readouterr().out
-    made = (here / "train.yml").read_text()
-    assert ("\n  loss: 'loss ({number})'" in made) == ("loss" in words)
+    assert ("\n  loss: 'loss ({number})'" in (here / "train.yml").read_text()) == ("loss" in words)
     assert not (here / "ran").exists()
 
 

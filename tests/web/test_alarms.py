@@ -44,8 +44,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_nothing_is_said_where_all_is_well(served: Bench) -> None:
     with open_client(served.root) as client:
         assert look(client) == ""
-        text = client.get("/studies").text
-        assert 'class="alarm' not in text
+        assert 'class="alarm' not in client.get("/studies").text
 
 
 def test_a_golden_check_that_failed(tmp_path: Path) -> None:
@@ -83,8 +82,7 @@ def test_models_and_benchmarks(tmp_path: Path) -> None:
         both = "benchmark changes not triaged", "ERROR 2 model checks"
         until(lambda: all(text in look(client) for text in both), "both are found", 60)
         assert "ERROR 1 benchmark" not in look(client)
-        newest = max((tmp_path / "bench").glob("e00*"))
-        write_atomic(str(newest / "benchmark.json"), "{")
+        write_atomic(str(max((tmp_path / "bench").glob("e00*")) / "benchmark.json"), "{")
         until(lambda: "ERROR 1 benchmark" in look(client), "the damage is found", 60)
         assert "Histories and verdicts" in client.get("/studies/bench/best").text
         assert 'href="/models"' in client.get("/studies/model/best").text

@@ -202,8 +202,7 @@ def test_binary_output_and_a_line_that_is_not_finished(root: Root) -> None:
     (run / "train.log").write_bytes(bytes(range(256)) * 400 + b"\nhalf a li")
     (run / "wide.log").write_bytes("ü".encode() * 200_000)  # one line, longer than a part
     with root.open() as client:
-        part = client.get(f"/api{PAGE}binary/log?file=train.log").json()
-        assert part["text"].endswith("\nhalf a li")
+        assert client.get(f"/api{PAGE}binary/log?file=train.log").json()["text"].endswith("\nhalf a li")
         first = client.get(f"/api{PAGE}binary/log?file=wide.log&from=0").json()
         second = client.get(f"/api{PAGE}binary/log?file=wide.log&from={first['end']}").json()
         assert set(first["text"]) == set(second["text"]) == {"ü"}
@@ -235,8 +234,7 @@ def test_runs_without_a_metric_in_common(root: Root) -> None:
         (run / "metrics" / "1-1-1.jsonl").write_text(f'{{"step": 1, "{name}": 1}}\n{{"step": 2, "{name}": 2}}\n')
     with root.open() as client:
         text = client.get("/studies/fit/compare?run=one&run=two").text
-        heads = re.findall(r'<th scope="col"[^>]*>(?:<a [^>]*>)?([^<]+)', text)
-        assert {"one", "two"} <= set(heads)
+        assert {"one", "two"} <= set(re.findall(r'<th scope="col"[^>]*>(?:<a [^>]*>)?([^<]+)', text))
         assert len(client.get("/api/studies/fit/compare/curves?run=one&run=two&metric=one").json()["curves"]) == 1
 
 

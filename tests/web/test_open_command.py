@@ -35,8 +35,7 @@ def browsed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def own_bench(tmp_path: Path) -> Iterator[Bench]:
-    bench = Bench(tmp_path).add_finished()
-    yield bench
+    yield Bench(tmp_path).add_finished()
     for path in (tmp_path / ".cache").glob("serve-*.json"):
         pid = int(re.findall(r'"pid": (\d+)', path.read_text())[0])
         os.kill(pid, signal.SIGTERM)

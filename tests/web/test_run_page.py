@@ -67,8 +67,7 @@ class TestLog:
         assert found["matches"] == [{"offset": 23, "line": "step 2 loss 2.7 lr 0.1"}]
         assert found["is_whole"]
         monkeypatch.setattr(run_page, "_searchers", queue.SimpleQueue())
-        answer = client.get(f"/api{PAGE}{GOOD}/log?command=train&find=step")
-        assert answer.status_code == 429
+        assert client.get(f"/api{PAGE}{GOOD}/log?command=train&find=step").status_code == 429
         assert client.get(f"/api{PAGE}{GOOD}/log?command=train").status_code == 200
 
     def test_mistakes(self, client: TestClient) -> None:
@@ -285,8 +284,7 @@ def test_the_last_verdict_is_the_last_line(tmp_path: Path, line: Any, kinds: lis
     first = json.dumps({"at": 9e15, "source": "checks", "verdicts": [VERDICT]})
     last = line if isinstance(line, str) else json.dumps({"at": 1.7e9, "source": "checks", "verdicts": [line]})
     path.write_text(f"{first}\n{last}\n")
-    rows = load_run_verdicts(location, "x")
-    assert [row.kind for row in rows] == kinds
+    assert [row.kind for row in load_run_verdicts(location, "x")] == kinds
     assert load_verdicts(location)[-1]["kind"] == kinds[0]
 
 

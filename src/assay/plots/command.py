@@ -168,8 +168,7 @@ def _choose_form(request: PlotRequest) -> str:
         raise UsageError(f"choose one of {' and '.join(f'--{name}' for name in given)}")
     form = given[0] if given else ""
     spelled = {"group_by": "--group-by", "log_x": "--log-x", "x": "-x"}
-    every = dict.fromkeys(name for names in _FORMS.values() for name in names)
-    for name in every:
+    for name in dict.fromkeys(name for names in _FORMS.values() for name in names):
         if getattr(request, name) and name not in _FORMS[form]:
             takers = [f"--{each}" if each else "a plot of curves" for each, names in _FORMS.items() if name in names]
             kind = f"--{form}" if form else "a plot of curves"

@@ -129,8 +129,7 @@ def test_curves_are_hidden_zoomed_and_read(open_page: Opener) -> None:
 def test_the_bar_of_marked_runs(open_page: Opener) -> None:
     """One Tab from the box that was marked; one marked run cannot be compared, and the page shows that."""
     page = open_page(f"/studies/{SWEEP}", is_allowed=True)
-    box = page.locator("input[name=run]").first
-    box.check()
+    page.locator("input[name=run]").first.check()
     compare = page.get_by_role("button", name="Compare", exact=True)
     expect(compare).to_be_disabled()
     expect(page.get_by_text("mark two or more")).to_be_visible()
@@ -208,8 +207,7 @@ def test_names_that_end_alike_are_not_cut(open_page: Opener) -> None:
     page.route(re.compile(r"/curves\?"), lengthen)
     page.goto(f"{page.url}?tab=curves")
     wait_until_drawn(page)
-    names = page.locator("[data-shared-legend] .of")
-    expect(names.first).to_contain_text("xxx")
+    expect(page.locator("[data-shared-legend] .of").first).to_contain_text("xxx")
     assert not page.locator(".of, .of *").evaluate_all(
         "(all) => all.some((each) => each.scrollWidth > each.clientWidth)"
     )
