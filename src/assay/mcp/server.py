@@ -256,7 +256,6 @@ async def answer(tools: Mapping[str, Tool], name: str, given: Mapping[str, Any],
 
 
 class Done(NamedTuple):
-    code: int
     out: str
     notes: list[str]
 
@@ -278,7 +277,7 @@ async def _call(words: Sequence[str]) -> Done:
     code = process.returncode or 0
     if code not in (ExitCode.OK, ExitCode.FAILED, ExitCode.INCONCLUSIVE) or (code and not out):
         raise UsageError(messages.removeprefix("assay: ") or f"the command ended with {code}")
-    return Done(code, make_safe(out.decode(errors="replace")), messages.splitlines())
+    return Done(make_safe(out.decode(errors="replace")), messages.splitlines())
 
 
 def _read(done: Done) -> Any:

@@ -177,9 +177,8 @@ def _choose_form(request: PlotRequest) -> str:
     if request.as_json and (form or request.output):
         raise UsageError("--json prints the curves of runs", f"leave out --json, or {f'--{form}' if form else '-o'}")
     if form == "parallel" and request.output is None:
-        raise UsageError(
-            "--parallel cannot be read on a terminal", "draw it into a file: add -o parallel.svg, or -o parallel.html"
-        )
+        hint = "draw it into a file: add -o parallel.svg, or -o parallel.html"
+        raise UsageError("--parallel cannot be read on a terminal", hint)
     return form
 
 

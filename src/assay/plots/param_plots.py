@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from assay import plugins
@@ -42,10 +43,7 @@ class DrawnRun(NamedTuple):
 
 
 Place = Callable[[DrawnRun], float]
-
-
-def _get_value(run: DrawnRun) -> float:
-    return run.value
+_get_value: Place = attrgetter("value")
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,10 +184,8 @@ def _choose_params(selection: PlottedRuns, options: PlotOptions) -> tuple[list[s
         return list(options.params), []
     found = differing_params([row.params for row in selection.rows])
     if not found:
-        raise UsageError(
-            f"{selection.studies}: no parameter differs between these runs",
-            f"name parameters with {options.names.params}, or plot curves: leave out --slices or --parallel",
-        )
+        hint = f"name parameters with {options.names.params}, or plot curves: leave out --slices or --parallel"
+        raise UsageError(f"{selection.studies}: no parameter differs between these runs", hint)
     notes = [f"the first {MOST_PARAMS} of {len(found)} parameters{options.names.choose_params}"]
     return found[:MOST_PARAMS], notes if len(found) > MOST_PARAMS else []
 
@@ -201,10 +197,8 @@ def build_pareto(selection: PlottedRuns, options: PlotOptions) -> list[Plot]:
     """Plot a point for each run, one metric over another, and the runs that no other run beats in both."""
     found = load_trials(selection, options)
     if len(found) != 2:
-        raise UsageError(
-            f"--pareto needs two metrics, and {'these are' if len(found) > 2 else 'this is'} {len(found)}",
-            "name two: -m loss -m time, or loss:min and acc:max",
-        )
+        message = f"--pareto needs two metrics, and {'these are' if len(found) > 2 else 'this is'} {len(found)}"
+        raise UsageError(message, "name two: -m loss -m time, or loss:min and acc:max")
     across, up = found
     heights = {trial.row.key: trial.value for trial in up.items}
     both = [trial for trial in across.items if trial.row.key in heights]
@@ -283,10 +277,8 @@ def _plot_parallel(selection: PlottedRuns, trials: DrawnRuns, options: PlotOptio
         raise UsageError(f"no finished run has {trials.metric}", "parallel coordinates are drawn of finished runs")
     columns = [[trial.row.params.get(param) for trial in done] for param in params]
     values = [trial.value for trial in done]
-    uprights = [
-        _build_upright(param, column, False, options.names, selection.get_space(param))
-        for param, column in zip(params, columns, strict=True)
-    ]
+    pairs = zip(params, columns, strict=True)
+    uprights = [_build_upright(name, each, False, options.names, selection.get_space(name)) for name, each in pairs]
     uprights.append(_build_upright(trials.metric, values, options.log, options.names))
     low, high = min(values), max(values)
     scale: Scale = "log" if options.log and low > 0 else "linear"

@@ -130,13 +130,8 @@ def _start(snapshot: StudySnapshot, words: Sequence[str]) -> tuple[int, str]:
         return 4, f"{path}: {error.strerror}"
     with log:
         begins = log.tell()
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "assay", *words],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
+        argv = [sys.executable, "-P", "-m", "assay", *words]
+        process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
     code = None
     try:
         code = process.wait(_EARLY_S)

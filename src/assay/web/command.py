@@ -86,10 +86,8 @@ def serve(request: ServeRequest, console: Console) -> int:
     given = os.environ.pop("ASSAY_TOKEN", None)  # runs that a page starts must not inherit it
     is_local = is_loopback(request.host)
     if not is_local and not tokens:
-        raise UsageError(
-            f"on {request.host} others can reach this server, so it needs a token of yours",
-            "set ASSAY_TOKEN, or write tokens into a file and name it with --tokens",
-        )
+        hint = "set ASSAY_TOKEN, or write tokens into a file and name it with --tokens"
+        raise UsageError(f"on {request.host} others can reach this server, so it needs a token of yours", hint)
     tokens = tokens or (AccessToken(secrets.token_urlsafe(24)),)
     listening = listen(request.host, request.port)
     port = listening.getsockname()[1]

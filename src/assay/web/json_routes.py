@@ -48,8 +48,7 @@ from assay.web.site import build_address, get_site, load_study, read_query
 _MOST_COMPARED = 100
 _MOST_POINTS = 100_000
 _CHOICE = ("where", "states", "sort", "reverse", "page", "rows")
-_COUNT: Schema = {"type": "integer", "minimum": 1, "maximum": _MOST_POINTS}
-_POINTS = UrlParam("points", "about how many points; without it all", _COUNT)
+_POINTS = UrlParam("points", "about how many points; without it all", {**COUNT, "minimum": 1, "maximum": _MOST_POINTS})
 _COMPARED = UrlParam("run", "STUDY/RUN; two or more", many(TEXT), needed=True)
 ROUTES = Routes()
 

@@ -106,10 +106,8 @@ def build_groups(choice: Choice, everything: bool, base: int | None) -> list[Fie
     run `base`, or if it is None with the best run of each metric."""
     rows = choice.table.rows
     if len(rows) < 2:
-        raise UsageError(
-            f"a comparison needs two runs or more; here {'is one' if rows else 'is none'}",
-            "mark them in the study's table, or change the filter",
-        )
+        message = f"a comparison needs two runs or more; here {'is one' if rows else 'is none'}"
+        raise UsageError(message, "mark them in the study's table, or change the filter")
     params, metrics = _build_params(rows, everything), _build_metrics(choice.table, everything, base)
     groups = (params, metrics, _build_environment(choice, everything))
     return [group for group in groups if group.fields or group.hidden]
@@ -244,10 +242,8 @@ def choose(request: Request) -> Choice:
     chosen = [] if names else select_rows(snapshot.table, parse_where(where) if where else None)
     if len(names or chosen) > _MOST_RUNS:
         page = build_address("studies", snapshot.slug, "compare")
-        raise UsageError(
-            f"{len(names or chosen)} runs are too many to be compared on one page",
-            f"at most {_MOST_RUNS}" if names else f"choose at most {_MOST_RUNS} with a filter: {page}?where=…",
-        )
+        hint = f"at most {_MOST_RUNS}" if names else f"choose at most {_MOST_RUNS} with a filter: {page}?where=…"
+        raise UsageError(f"{len(names or chosen)} runs are too many to be compared on one page", hint)
     found = [(snapshot, i) for i in chosen]
     for name in names:
         study, slash, run = name.rpartition("/")

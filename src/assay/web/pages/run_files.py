@@ -34,8 +34,7 @@ _IMAGES = {
     b"GIF87a": "image/gif",
     b"GIF89a": "image/gif",
 }
-_SOUND_END = ".wav"
-_IMAGE_ENDS = (".png", ".jpg", ".jpeg", ".gif", ".webp")
+_SHOWN_ENDS = (".png", ".jpg", ".jpeg", ".gif", ".webp", ".wav")
 LARGEST_IMAGE = 32 << 20
 _MEDIA = "files/media.jsonl"  # a line for each thing other than numbers that a script logged
 _MOST_MEDIA = 16 << 20  # bytes that are read from its end
@@ -58,7 +57,7 @@ class RunFile(NamedTuple):
 
     @property
     def is_shown(self) -> bool:
-        return self.name.lower().endswith((*_IMAGE_ENDS, _SOUND_END)) and self.size <= LARGEST_IMAGE
+        return self.name.lower().endswith(_SHOWN_ENDS) and self.size <= LARGEST_IMAGE
 
 
 class TableCell(NamedTuple):
