@@ -84,22 +84,9 @@ def execution(number: int, value: float, **fields: Any) -> BenchExecution:
     metric = fields.pop("metric", "wall_time")
     numbers = {"wall_time": value} if metric == "wall_time" else {"extras": {metric: value}}
     result = BenchResult("m.C.f", True, **numbers)  # type: ignore[arg-type]
-    given = {
-        "method": "m.C.f",
-        "commit": f"{number:x}".ljust(40, "0"),
-        "setup": setup,
-        "fingerprint": build_fingerprint(setup),
-        "result": result,
-        **fields,
-    }
-    return BenchExecution(
-        execution_id=f"e{number:04d}",
-        trial=1,
-        run_dir="",
-        output_dir="",
-        started_at=1e9 + number,
-        **given,
-    )
+    given = {"method": "m.C.f", "commit": f"{number:x}".ljust(40, "0"), "setup": setup, "result": result}
+    given |= {"fingerprint": build_fingerprint(setup), **fields}
+    return BenchExecution(f"e{number:04d}", trial=1, run_dir="", output_dir="", started_at=1e9 + number, **given)
 
 
 def history(values: Sequence[float], first: int = 0, **fields: Any) -> list[BenchExecution]:

@@ -231,9 +231,6 @@ def test_a_study_without_runs_has_an_empty_table(entered_bench: Bench, monkeypat
     assert study.wait().states == {}
 
 
-# ---------------------------------------------------------------- load_study
-
-
 def test_a_plan_is_what_a_dry_run_shows(entered_bench: Bench) -> None:
     plan = assay.load_study(entered_bench.write("study.yml", STUDY), root="elsewhere", study="other")
     assert (plan.name, plan.dir, plan.warnings) == ("other", str(entered_bench.folder / "elsewhere" / "other"), ())

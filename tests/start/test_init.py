@@ -137,9 +137,6 @@ def test_flags_of_a_module_next_to_the_script(here: Path) -> None:
     assert (flags.file, [flag.name for flag in flags.found]) == ("options.py", ["lr"])
 
 
-# ---------------------------------------------------------------- patterns
-
-
 @pytest.mark.parametrize(
     ("lines", "expected"),
     [

@@ -231,9 +231,6 @@ def test_handlers_of_this_process_are_left_alone(tmp_path: Path, monkeypatch: py
     assert not closed
 
 
-# ---------------------------------------------------------------- its end by a signal while it is busy
-
-
 @pytest.mark.services("web")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
 def test_a_signal_during_an_upload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals) -> None:
