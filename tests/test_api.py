@@ -176,17 +176,6 @@ def test_in_a_thread_no_signal_handler_changes(entered_bench: Bench) -> None:
     assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == set()
 
 
-@forked
-def test_a_killed_supervisor_is_no_success_and_its_runs_go_on(entered_bench: Bench) -> None:
-    study = start_long(entered_bench)
-    study._process.kill()
-    outcome = study.wait()
-    assert outcome.exit_code == 4
-    assert "signal 9" in outcome.messages
-    assert count_sleepers(entered_bench) >= 4
-    entered_bench.assay("stop", "long")
-
-
 def test_runs_outlive_the_program_and_are_found_again(entered_bench: Bench) -> None:
     entered_bench.write("gated.yml", GATED.replace("{folder}", str(entered_bench.folder)))
     program = "import assay; assay.run('gated.yml', jobs=2)"
