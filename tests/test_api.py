@@ -35,9 +35,8 @@ def count_sleepers(bench: Bench) -> int:
     found = 0
     for path in Path("/proc").glob("[0-9]*/environ"):
         try:
-            found += (
-                str(bench.folder).encode() in path.read_bytes() and b"sleep" in (path.parent / "cmdline").read_bytes()
-            )
+            is_ours = str(bench.folder).encode() in path.read_bytes()
+            found += is_ours and b"sleep" in (path.parent / "cmdline").read_bytes()
         except OSError:
             continue
     return found

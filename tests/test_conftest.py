@@ -171,7 +171,5 @@ def is_alive(pid: int) -> bool:
 
 def test_python_on_the_path_is_that_of_this_environment() -> None:
     """With its packages, and started as quickly; not a link to it."""
-    prefix = subprocess.run(
-        ["python3", "-c", "import sys; print(sys.prefix)"], capture_output=True, text=True, check=True
-    )
-    assert prefix.stdout.strip() == sys.prefix
+    argv = ["python3", "-c", "import sys; print(sys.prefix)"]
+    assert subprocess.run(argv, capture_output=True, text=True, check=True).stdout.strip() == sys.prefix

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import threading
@@ -364,9 +363,8 @@ def test_run_and_sum_do_not_load_a_plug_in(install: Install, tmp_path: Path) -> 
     (tmp_path / "one.yml").write_text("study: one\ncommand: echo 1\nresources: {gpus: 0}\n")
     for words in ("run one.yml -j 1", "sum one"):
         code = f"import sys; from assay.cli.main import run; code = run({words.split()!r}); print('bad_plugin.plugin' in sys.modules, code)"
-        done = subprocess.run(
-            [sys.executable, "-c", code], cwd=tmp_path, env=os.environ, capture_output=True, text=True, check=True
-        )
+        argv = [sys.executable, "-c", code]
+        done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, check=True)
         assert done.stdout.splitlines()[-1] == "False 0"
 
 

@@ -1,4 +1,5 @@
-"""What an install has of the page: `hatch_build.py` fetches it, and a wheel or an sdist has all of it or nothing."""
+"""What an install has of the page, all of it or nothing, and a release: one version, the same bytes from every clone, and
+an install that works in a clean environment on every Python that is here."""
 
 from __future__ import annotations
 
@@ -87,9 +88,8 @@ def put_npm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, packed: dict[str, b
 
 
 def build(tree: Path, target: str, folder: Path) -> str:
-    done = subprocess.run(
-        [*BUILD, "-t", target, "-d", str(folder)], cwd=tree, capture_output=True, text=True, check=False, timeout=120
-    )
+    argv = [*BUILD, "-t", target, "-d", str(folder)]
+    done = subprocess.run(argv, cwd=tree, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr
     return done.stdout + done.stderr
 
@@ -253,14 +253,9 @@ def test_the_version_is_the_newest_of_the_changes_and_that_of_the_install() -> N
 def test_no_file_of_a_user_says_another_version() -> None:
     """`src/assay/__init__.py` is the source; commands, JSON and the page read it there."""
     said = re.compile(r"\bassay(?:[ =>~-]+|, version )v?(\d+\.\d+\.\d+)\b", re.IGNORECASE)
-    paths = [
-        TOP / name for name in list_tracked("src", "docs", "examples", "README.md", "SECURITY.md", "pyproject.toml")
-    ]
-    found = {
-        f"{path.relative_to(TOP)}: {each}"
-        for path in paths
-        for each in said.findall(path.read_text("utf-8", "replace"))
-    }
+    names = list_tracked("src", "docs", "examples", "README.md", "SECURITY.md", "pyproject.toml")
+    texts = {name: (TOP / name).read_text("utf-8", "replace") for name in names}
+    found = {f"{name}: {each}" for name, text in texts.items() for each in said.findall(text)}
     assert {each for each in found if not each.endswith(f" {assay.__version__}")} == set()
 
 

@@ -52,9 +52,8 @@ def test_files(cli, bench: Bench) -> None:
     result = cli("plot", "fit", "-m", "loss", "-m", "test.acc", "-o", "p.svg")
     assert result.out.splitlines() == ["p-loss.svg", "p-test.acc.svg"]
     assert (bench.folder / "p-loss.svg").read_text().startswith("<?xml")
-    assert (
-        cli("plot", "fit", "--parallel", "-m", "loss", "-o", "p.png", "--width", "3", "--height", "2").out == "p.png\n"
-    )
+    size = ("--width", "3", "--height", "2")
+    assert cli("plot", "fit", "--parallel", "-m", "loss", "-o", "p.png", *size).out == "p.png\n"
     assert (bench.folder / "p.png").read_bytes().startswith(b"\x89PNG")
 
 

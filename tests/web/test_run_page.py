@@ -110,9 +110,8 @@ class TestFiles:
     ) -> None:
         (tmp_path / "files" / "media").mkdir(parents=True)
         for name in ("2.png", "10.png", "3.wav"):
-            (tmp_path / "files" / "media" / name).write_bytes(
-                b"RIFF....WAVE" if name == "3.wav" else b"\x89PNG\r\n\x1a\n"
-            )
+            head = b"RIFF....WAVE" if name == "3.wav" else b"\x89PNG\r\n\x1a\n"
+            (tmp_path / "files" / "media" / name).write_bytes(head)
         (tmp_path / "plot.png").write_bytes(b"\x89PNG\r\n\x1a\n")
         lines = [
             {"step": 2, "name": "x", "file": "media/2.png", "caption": None},

@@ -87,9 +87,8 @@ def test_the_advice_of_an_empty_page_works(tmp_path: Path) -> None:
         assert "<code>assay demo</code>" not in text  # its runs are not in this root
         paths = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         command = html.unescape(command)
-        answer = subprocess.run(
-            ["bash", "-c", command], cwd=tmp_path, env={**os.environ, "PATH": paths}, capture_output=True, check=False
-        )
+        argv, env = ["bash", "-c", command], {**os.environ, "PATH": paths}
+        answer = subprocess.run(argv, cwd=tmp_path, env=env, capture_output=True, check=False)
         assert answer.returncode == 0, answer.stderr
     with open_client(root) as client:
         assert "3 done" in client.get("/studies").text
