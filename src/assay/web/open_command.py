@@ -6,7 +6,6 @@ import fnmatch
 import os
 import sys
 import time
-from contextlib import suppress
 from urllib.parse import quote
 
 from assay.errors import InfrastructureError, NotFoundError, UsageError
@@ -84,7 +83,7 @@ def _find_page(name: str | None, root: str | None) -> tuple[list[str], str]:
 # ---------------------------------------------------------------- the server
 
 
-def _start_server(roots: list[str]) -> Server:
+def _start_server(roots: list[str], port: int = PORT) -> Server:
     log = os.path.join(cache_dir(os.environ), _LOG)
     try:
         os.makedirs(os.path.dirname(log), mode=0o700, exist_ok=True)
@@ -92,10 +91,10 @@ def _start_server(roots: list[str]) -> Server:
     except OSError as error:
         raise InfrastructureError(f"{log} cannot be written: {error.strerror}", _HINT) from error
     known = [word for root in roots if os.path.isdir(root) for word in ("--root", root)]
-    port = 0  # any free port
-    with suppress(UsageError):
-        listen("127.0.0.1", PORT).close()
-        port = PORT
+    try:
+        listen("127.0.0.1", port).close()
+    except UsageError:
+        port = 0  # any free port
     words = ["-P", "-m", "assay", "serve", "--port", str(port), *known]
     pid = spawn_session([sys.executable, *words], os.environ, log)
     end = time.monotonic() + _LONGEST_S
@@ -105,6 +104,8 @@ def _start_server(roots: list[str]) -> Server:
             return found
         time.sleep(0.05)
     printed = read_end(log, 2000).strip() or f"it did not answer within {_LONGEST_S:.0f} s"
+    if port and "cannot listen on" in printed:  # another server has taken the port since
+        return _start_server(roots, 0)
     raise InfrastructureError(f"the server could not be started: {printed}", _HINT)
 
 
