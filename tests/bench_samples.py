@@ -11,19 +11,18 @@ import shlex
 import subprocess
 import sys
 import time
-import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
 import pytest
+from tests.in_process_jobs import JobsOfThisProcess, surroundings
 
 from assay.bench import child
 from assay.bench.flow.archive import write_as_run
 from assay.bench.flow.execution_builder import COMMAND, build_fingerprint
 from assay.bench.values.execution import BenchExecution, BenchRequest, BenchResult, parse_method
 from assay.execute.base import Publish
-from assay.execute.local import LocalExecutor
 from assay.execute.process import build_handle
 from assay.follow.api import StudyLocation
 from assay.record.run_directory import RunRecord, load_record
@@ -85,22 +84,9 @@ def execution(number: int, value: float, **fields: Any) -> BenchExecution:
     metric = fields.pop("metric", "wall_time")
     numbers = {"wall_time": value} if metric == "wall_time" else {"extras": {metric: value}}
     result = BenchResult("m.C.f", True, **numbers)  # type: ignore[arg-type]
-    given = {
-        "method": "m.C.f",
-        "commit": f"{number:x}".ljust(40, "0"),
-        "setup": setup,
-        "fingerprint": build_fingerprint(setup),
-        "result": result,
-        **fields,
-    }
-    return BenchExecution(
-        execution_id=f"e{number:04d}",
-        trial=1,
-        run_dir="",
-        output_dir="",
-        started_at=1e9 + number,
-        **given,
-    )
+    given = {"method": "m.C.f", "commit": f"{number:x}".ljust(40, "0"), "setup": setup, "result": result}
+    given |= {"fingerprint": build_fingerprint(setup), **fields}
+    return BenchExecution(f"e{number:04d}", trial=1, run_dir="", output_dir="", started_at=1e9 + number, **given)
 
 
 def history(values: Sequence[float], first: int = 0, **fields: Any) -> list[BenchExecution]:
@@ -136,7 +122,7 @@ def write_spy(folder: Path, on_start: str) -> Path:
 INSTALLED = (sys.prefix, sys.base_prefix, os.path.dirname(os.path.dirname(os.path.dirname(child.__file__))))
 
 
-class InProcessExecutor(LocalExecutor):
+class InProcessExecutor(JobsOfThisProcess):
     """Calls methods in this process, and commands by bash alone: a tenth of the time of a job. Methods named in `real`,
     and methods that are profiled or have a secret or another environment, are executed as jobs."""
 
@@ -159,39 +145,29 @@ class InProcessExecutor(LocalExecutor):
         with open(Path(request.dir, f"{COMMAND}.log"), "w") as log, _surroundings(record, request, folder):
             os.makedirs(os.environ["ASSAY_BENCH_OUTPUT"], exist_ok=True)
             code = _run_command(words[4], log) if is_command else _call_method(words[words.index("run") :], log)
-        Path(request.dir, layout.exit_marker_name(COMMAND, request.attempt, code)).touch()
-        times = f"{began:.6f} {COMMAND} start\n{time.time():.6f} {COMMAND} exit {code}\n"
-        Path(request.dir, layout.JOB_LOG).write_text(times)
-        self._gone.append(handle)
+        self.finish(request, handle, COMMAND, began, code)
         return handle
-
-    def leftovers(self, handle: JobHandle, run_dir: str) -> Sequence[str]:
-        return super().leftovers(handle, run_dir) if handle.pid else ()
 
 
 @contextlib.contextmanager
 def _surroundings(record: RunRecord, request: JobRequest, folder: str) -> Iterator[None]:
-    before, path, known, bytecode = dict(os.environ), list(sys.path), set(sys.modules), sys.dont_write_bytecode
+    path, known, bytecode = list(sys.path), set(sys.modules), sys.dont_write_bytecode
     own = {name: value.replace(layout.RUN_DIR_REFERENCE, request.dir) for name, value in record.spec.env}
-    os.environ.update({**own, "ASSAY_RUN_DIR": request.dir})
     sys.path.insert(0, folder)
     sys.dont_write_bytecode = True
     importlib.invalidate_caches()
     try:
-        with contextlib.chdir(folder):
+        with surroundings(folder, {**own, "ASSAY_RUN_DIR": request.dir}, sys.argv):
             yield
     finally:
         sys.path[:], sys.dont_write_bytecode = path, bytecode
-        os.environ.clear()
-        os.environ.update(before)
         for name in set(sys.modules) - known:  # other tests have modules of the same names
             if not (getattr(sys.modules[name], "__file__", None) or INSTALLED[0]).startswith(INSTALLED):
                 del sys.modules[name]
 
 
 def _call_method(arguments: Sequence[str], log: IO[str]) -> int:
-    with contextlib.redirect_stdout(log), contextlib.redirect_stderr(log), warnings.catch_warnings():
-        warnings.simplefilter("ignore", ResourceWarning)  # methods that leave their files open
+    with contextlib.redirect_stdout(log), contextlib.redirect_stderr(log):
         return child.main(arguments)
 
 

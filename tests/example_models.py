@@ -5,9 +5,8 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
-import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
@@ -20,6 +19,7 @@ import onnx.reference
 import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from tests.finished_study import until as until  # noqa: PLC0414 for others
 
 from assay.models.graph.graph import build_outline
 from assay.models.graph.inputs import build_samples
@@ -215,10 +215,3 @@ def find_marked(mark: str) -> list[int]:
             with suppress(OSError):
                 found += [int(location.name)] * (mark.encode() in (location / "environ").read_bytes().split(b"\0"))
     return found
-
-
-def until(condition: Callable[[], Any], what: str) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, f"it never came to this: {what}"
-        time.sleep(0.02)

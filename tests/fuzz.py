@@ -454,18 +454,17 @@ def build_index(folder: Path) -> Path:
     return path
 
 
-def build_npy(folder: Path) -> Path:
-    import numpy as np
+def build_array(name: str) -> Callable[[Path], Path]:
+    def build(folder: Path) -> Path:
+        import numpy as np
 
-    np.save(folder / "a.npy", np.arange(6, dtype=np.float32).reshape(2, 3))
-    return folder / "a.npy"
+        if name.endswith(".npy"):
+            np.save(folder / name, np.arange(6, dtype=np.float32).reshape(2, 3))
+        else:
+            np.savez_compressed(folder / name, x=np.arange(6, dtype=np.int64))
+        return folder / name
 
-
-def build_npz(folder: Path) -> Path:
-    import numpy as np
-
-    np.savez_compressed(folder / "a.npz", x=np.arange(6, dtype=np.int64))
-    return folder / "a.npz"
+    return build
 
 
 def build_tensors(folder: Path) -> Path:
@@ -519,24 +518,12 @@ def read_array(path: Path) -> object:
     return load_arrays(path) if path.suffix == ".npz" else None
 
 
-def read_tensors(path: Path) -> object:
-    from assay.models.graph.tensorfile import load_tensors
-
-    return load_tensors(path.parent)
-
-
 def read_onnx(path: Path) -> object:
     from assay.models.graph.graph import build_outline, infer_specs, load_model
 
     model = load_model(path)
     infer_specs(model)
     return build_outline(model, stem="m")
-
-
-def read_manifest(path: Path) -> object:
-    from assay.golden.manifests import load_manifest
-
-    return load_manifest(str(path), "document")
 
 
 def read_golden(path: Path) -> object:
@@ -555,15 +542,21 @@ def read_golden(path: Path) -> object:
     return render_html(document), render_markdown(document)
 
 
-def reader(name: str, find_argument: Callable[[Path], Path] = lambda path: path) -> Read:
+def reader(name: str, *more: object) -> Read:
     """A reader that calls the function of this name, which loads when it is needed."""
-    return lambda path: load(name)(str(find_argument(path)))
+    return lambda path: load(name)(str(path), *more)
+
+
+def folder_reader(name: str, *more: object) -> Read:
+    return lambda path: load(name)(str(path.parent), *more)
 
 
 read_convergence = reader("assay.golden.config:load_golden_file")
+read_manifest = reader("assay.golden.manifests:load_manifest", "document")
 read_import = reader("assay.bench.importers.formats:load_foreign_file")
-read_model_report = reader("assay.models.records:load_report", lambda path: path.parent)
-read_execution = reader("assay.bench.records:load_execution", lambda path: path.parent)
+read_model_report = folder_reader("assay.models.records:load_report")
+read_execution = folder_reader("assay.bench.records:load_execution")
+read_settings = folder_reader("assay.config.settings:load_settings", {})
 
 
 def read_runs(path: Path) -> object:
@@ -594,12 +587,6 @@ def build_mlflow(damaged: str) -> Callable[[Path], Path]:
         return folder / "mlruns" / damaged
 
     return build
-
-
-def read_settings(path: Path) -> object:
-    from assay.config.settings import load_settings
-
-    return load_settings(str(path.parent), {})
 
 
 def read_series(path: Path) -> object:
@@ -838,10 +825,10 @@ FORMATS = (
         )
         for name in ("runs/x=1.json", "study.json")
     ),
-    Format("npy", build_npy, read_array),
-    Format("npz", build_npz, read_array),
-    Format("npy, by a command", build_npy, commands=(("model", "diff", "a.npy", "a.npy"),)),
-    Format("tensor list", build_tensors, read_tensors),
+    Format("npy", build_array("a.npy"), read_array),
+    Format("npz", build_array("a.npz"), read_array),
+    Format("npy, by a command", build_array("a.npy"), commands=(("model", "diff", "a.npy", "a.npy"),)),
+    Format("tensor list", build_tensors, folder_reader("assay.models.graph.tensorfile:load_tensors")),
     Format("onnx", build_onnx, read_onnx, mutate=mutate_onnx),
     Format(
         "onnx, by a command",

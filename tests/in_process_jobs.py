@@ -29,9 +29,22 @@ from assay.values.run import JobHandle, JobRequest
 PROCESS_CHANGES = {"hold_at", "child", "close", "noise"}  # changes about processes and their pipes
 
 
-class InProcessExecutor(LocalExecutor):
-    """Runs a training in this process, which takes a tenth of the time of a job. Anything else is started as a job:
-    another program, a time limit, a training that waits, forks or closes its output."""
+class JobsOfThisProcess(LocalExecutor):
+    """Runs some of its jobs in this process, which takes a tenth of the time."""
+
+    def finish(self, request: JobRequest, handle: JobHandle, command: str, began: float, code: int) -> None:
+        Path(request.dir, layout.exit_marker_name(command, request.attempt, code)).touch()
+        times = f"{began:.6f} {command} start\n{time.time():.6f} {command} exit {code}\n"
+        Path(request.dir, layout.JOB_LOG).write_text(times)
+        self._gone.append(handle)
+
+    def leftovers(self, handle: JobHandle, run_dir: str) -> Sequence[str]:
+        return super().leftovers(handle, run_dir) if handle.pid else ()
+
+
+class InProcessExecutor(JobsOfThisProcess):
+    """Runs a training in this process. Anything else is started as a job: another program, a time limit, a training
+    that waits, forks or closes its output."""
 
     def __init__(self, script: str, **options: Any) -> None:
         super().__init__(**options)
@@ -51,14 +64,11 @@ class InProcessExecutor(LocalExecutor):
         handle = build_handle(request, self.name)
         if not publish(handle):
             return None
-        with _surroundings(folder, {**env, "ASSAY_RUN_DIR": request.dir}, words[1:]):
+        began = time.time()
+        with surroundings(folder, {**env, "ASSAY_RUN_DIR": request.dir}, words[1:]):
             code = _run_training(record, request, str(folder / words[1]))
-        Path(request.dir, layout.exit_marker_name("train", request.attempt, code)).touch()
-        self._gone.append(handle)
+        self.finish(request, handle, "train", began, code)
         return handle
-
-    def leftovers(self, handle: JobHandle, run_dir: str) -> Sequence[str]:
-        return super().leftovers(handle, run_dir) if handle.pid else ()
 
 
 def _can_run_here(record: RunRecord, folder: Path) -> bool:
@@ -68,7 +78,7 @@ def _can_run_here(record: RunRecord, folder: Path) -> bool:
 
 
 def _run_training(record: RunRecord, request: JobRequest, program: str) -> int:
-    spec, out, began, code = record.spec, io.StringIO(), time.time(), 0
+    spec, out, code = record.spec, io.StringIO(), 0
     other = out if spec.log_stream == "both" else io.StringIO()
     module = types.ModuleType("training")
     module.__file__ = program
@@ -85,8 +95,6 @@ def _run_training(record: RunRecord, request: JobRequest, program: str) -> int:
     texts = (other, out) if spec.log_stream == "stderr" else (out, other)
     for template, text in zip((spec.log_name, spec.other_log_name), texts, strict=True):
         Path(request.dir, layout.log_name(template, "train", request.attempt, "")).write_text(text.getvalue())
-    times = f"{began:.6f} train start\n{time.time():.6f} train exit {code}\n"
-    Path(request.dir, layout.JOB_LOG).write_text(times)
     return code
 
 
@@ -96,7 +104,7 @@ def _compile(text: str, path: str) -> types.CodeType:
 
 
 @contextlib.contextmanager
-def _surroundings(folder: Path, env: Mapping[str, str], words: list[str]) -> Iterator[None]:
+def surroundings(folder: Path | str, env: Mapping[str, str], words: list[str]) -> Iterator[None]:
     before, argv = dict(os.environ), sys.argv
     os.environ.update(env)
     sys.argv = words

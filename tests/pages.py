@@ -48,7 +48,8 @@ def run_page(page: Path, folder: Path, timeout_s: float = 600, programs: str = o
 
     `programs` is the folder in which `assay` and `python` are found.
     """
-    env = _build_environment(programs, folder.with_name(f"{folder.name}.slots"))
+    path, slots = f"{programs}:{os.environ.get('PATH', os.defpath)}", folder.with_name(f"{folder.name}.slots")
+    env = {**os.environ, "PATH": path, "NO_COLOR": "1", "ASSAY_SLOTS_DIR": str(slots)}  # no slots of other tests
     here, whole = folder, page.read_text(encoding="utf-8")
     is_detached = False
     for left_out, language, name, text in _BLOCK.findall(whole):
@@ -113,9 +114,3 @@ def _call(command: str, folder: Path, env: dict[str, str], timeout_s: float) -> 
     else:
         done = call_shell(command, cwd=folder, env=env, timeout=timeout_s, is_merged=True)
     return done.returncode, done.stdout
-
-
-def _build_environment(programs: str, slots: Path) -> dict[str, str]:
-    """Build the environment. HOME is that of the test session; slots are the page's own, unlike other tests'."""
-    path = f"{programs}:{os.environ.get('PATH', os.defpath)}"
-    return {**os.environ, "PATH": path, "NO_COLOR": "1", "ASSAY_SLOTS_DIR": str(slots)}

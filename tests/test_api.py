@@ -35,9 +35,8 @@ def count_sleepers(bench: Bench) -> int:
     found = 0
     for path in Path("/proc").glob("[0-9]*/environ"):
         try:
-            found += (
-                str(bench.folder).encode() in path.read_bytes() and b"sleep" in (path.parent / "cmdline").read_bytes()
-            )
+            is_ours = str(bench.folder).encode() in path.read_bytes()
+            found += is_ours and b"sleep" in (path.parent / "cmdline").read_bytes()
         except OSError:
             continue
     return found
@@ -126,8 +125,7 @@ def test_warnings_of_the_file_are_warnings_of_python(entered_bench: Bench) -> No
 
 @forked
 def test_a_sample_is_the_one_that_runs(entered_bench: Bench) -> None:
-    study = assay.run(entered_bench.write("study.yml", STUDY), jobs=2, sample=2)
-    assert len(study.wait().states) == 2
+    assert len(assay.run(entered_bench.write("study.yml", STUDY), jobs=2, sample=2).wait().states) == 2
     planned = assay.load_study("study.yml", sample=2, seed=7)
     assert planned == assay.load_study("study.yml", sample=2, seed=7)
     assert len(planned.runs) == 2
@@ -148,8 +146,7 @@ def test_a_time_limit_leaves_the_runs_alone_and_stop_ends_them(entered_bench: Be
 
 
 def test_a_stop_before_anything_has_started(entered_bench: Bench) -> None:
-    outcome = assay.run(entered_bench.write("long.yml", LONG), jobs=2).stop()
-    assert outcome.exit_code == 130
+    assert assay.run(entered_bench.write("long.yml", LONG), jobs=2).stop().exit_code == 130
     assert count_sleepers(entered_bench) == 0
 
 
@@ -176,17 +173,6 @@ def test_in_a_thread_no_signal_handler_changes(entered_bench: Bench) -> None:
     assert [outcome.states for outcome in outcomes] == [STATES]
     assert [signal.getsignal(number) for number in numbers] == before
     assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == set()
-
-
-@forked
-def test_a_killed_supervisor_is_no_success_and_its_runs_go_on(entered_bench: Bench) -> None:
-    study = start_long(entered_bench)
-    study._process.kill()
-    outcome = study.wait()
-    assert outcome.exit_code == 4
-    assert "signal 9" in outcome.messages
-    assert count_sleepers(entered_bench) >= 4
-    entered_bench.assay("stop", "long")
 
 
 def test_runs_outlive_the_program_and_are_found_again(entered_bench: Bench) -> None:
@@ -233,9 +219,6 @@ def test_a_study_without_runs_has_an_empty_table(entered_bench: Bench, monkeypat
     assert study.wait().states == {}
 
 
-# ---------------------------------------------------------------- load_study
-
-
 def test_a_plan_is_what_a_dry_run_shows(entered_bench: Bench) -> None:
     plan = assay.load_study(entered_bench.write("study.yml", STUDY), root="elsewhere", study="other")
     assert (plan.name, plan.dir, plan.warnings) == ("other", str(entered_bench.folder / "elsewhere" / "other"), ())
@@ -264,16 +247,8 @@ def test_a_golden_passes_and_fails(entered_bench: Bench) -> None:
 
 
 def write_results(path: Path, factor: float) -> str:
-    rows = [
-        {
-            "name": "BM/1",
-            "run_name": "BM/1",
-            "run_type": "iteration",
-            "real_time": (10 + n % 2 / 100) * factor,
-            "time_unit": "us",
-        }
-        for n in range(20)
-    ]
+    row = {"name": "BM/1", "run_name": "BM/1", "run_type": "iteration", "time_unit": "us"}
+    rows = [{**row, "real_time": (10 + n % 2 / 100) * factor} for n in range(20)]
     path.write_text(json.dumps({"context": {"num_cpus": 4, "host_name": "h"}, "benchmarks": rows}))
     return str(path)
 

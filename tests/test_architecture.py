@@ -50,7 +50,6 @@ OWNERS = {  # modules that users import by these names, and the plug-in that eac
     **dict.fromkeys(("wandb", "lightning", "transformers"), "exchange"),
     **dict.fromkeys(("logx", "checkpoint", "examine", "convergence"), "compat"),
 }
-SUB_PLUGINS = ("runx", "mlrunner", "harness", "perfzero", "torq")  # folders of compat: one plug-in each
 
 # Imported into users' programs: they import values, system, errors and one another.
 _FACES = "script logx checkpoint wandb lightning transformers bench"

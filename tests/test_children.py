@@ -22,10 +22,8 @@ def lists():
 
 
 def call_child(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    argv = [sys.executable, "-m", "assay", "child", *words]
-    return subprocess.run(
-        argv, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120, check=False
-    )
+    argv, null = [sys.executable, "-m", "assay", "child", *words], subprocess.DEVNULL
+    return subprocess.run(argv, cwd=folder, stdin=null, capture_output=True, text=True, timeout=120, check=False)
 
 
 def test_only_the_process_of_a_benchmark_loads_what_is_in_the_working_folder() -> None:

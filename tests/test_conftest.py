@@ -59,14 +59,8 @@ def test_inherits_nothing(isolated_home):
     assert not [name for name in os.environ if name.startswith(('ASSAY_', 'SLURM_'))]
     assert 'CUDA_VISIBLE_DEVICES' not in os.environ
 """
-DEVELOPER = {
-    "HOME": "/somewhere",
-    "ASSAY_ROOT": "/somewhere",
-    "SLURM_JOB_ID": "7",
-    "CUDA_VISIBLE_DEVICES": "3",
-    "XDG_CACHE_HOME": "/somewhere",
-    "ASSAY_TF_PYTHON": "/nowhere/python",
-}
+DEVELOPER = dict.fromkeys(("HOME", "ASSAY_ROOT", "XDG_CACHE_HOME"), "/somewhere")
+DEVELOPER |= {"SLURM_JOB_ID": "7", "CUDA_VISIBLE_DEVICES": "3", "ASSAY_TF_PYTHON": "/nowhere/python"}
 
 
 class Report:
@@ -95,10 +89,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def call_pytest(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    path = {
-        "PATH": f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}",
-        "PYTHONPATH": str(TESTS.parent),
-    }
+    path = {"PATH": f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(TESTS.parent)}
     argv = [sys.executable, "-m", "pytest", "-rA", "-p", "no:cacheprovider", "--basetemp", str(folder / "temp")]
     return subprocess.run(
         [*argv, *arguments],
@@ -180,7 +171,5 @@ def is_alive(pid: int) -> bool:
 
 def test_python_on_the_path_is_that_of_this_environment() -> None:
     """With its packages, and started as quickly; not a link to it."""
-    prefix = subprocess.run(
-        ["python3", "-c", "import sys; print(sys.prefix)"], capture_output=True, text=True, check=True
-    )
-    assert prefix.stdout.strip() == sys.prefix
+    argv = ["python3", "-c", "import sys; print(sys.prefix)"]
+    assert subprocess.run(argv, capture_output=True, text=True, check=True).stdout.strip() == sys.prefix

@@ -96,9 +96,6 @@ def clean(text: str, here: Path) -> str:
     return re.sub(r"ASSAY_ATTEMPT=\w+", "ASSAY_ATTEMPT=UID", text)
 
 
-# ---------------------------------------------------------------- help
-
-
 def list_commands(command: click.Command, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], click.Command]]:
     yield path, command
     if isinstance(command, click.Group):
@@ -123,9 +120,6 @@ def test_help_texts(frozen: Compare) -> None:
     frozen("help.txt", "\n".join(render_help(path, command) for path, command in found))
 
 
-# ---------------------------------------------------------------- plans
-
-
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.title)
 def test_the_plan_of_a_file(
     file: File, here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], frozen: Compare
@@ -141,9 +135,6 @@ def test_the_plan_of_a_file(
         assert run(words) == 0
         lines += f"==== {file.command}\n{capsys.readouterr().out}"
     frozen(f"plans/{file.title}.txt", clean(f"{lines}==== json\n{rows}", here))
-
-
-# ---------------------------------------------------------------- ids, names, job.sh
 
 
 @pytest.mark.parametrize("file", EXECUTED, ids=lambda file: file.title)
@@ -167,9 +158,6 @@ def render_run(folder: Path) -> str:
     return f"==== {folder.name}\n{json.dumps(kept)}\n{job}{end}"
 
 
-# ---------------------------------------------------------------- tables
-
-
 @pytest.mark.parametrize("tool", ["runx", "mlrunner"])
 def test_tables_of_the_originals(
     tool: str, here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], frozen: Compare
@@ -189,7 +177,7 @@ def test_tables_of_the_originals(
 
 def test_the_description_of_the_json_interface(frozen: Compare) -> None:
     from assay.web.app import list_entries
-    from assay.web.openapi import build_document
+    from assay.web.json_routes import build_document
     from assay.web.site import Site
 
     document = build_document(list_entries(Site(())))

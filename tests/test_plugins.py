@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import threading
@@ -11,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.examples.test_plug_in import forget_plugins
 from tests.finished_study import GOOD, Bench, until
 from tests.web_client import open_client
 
@@ -27,7 +27,14 @@ from assay.values.plugin_checks import CORE_WORDS
 from assay.web.interface import load_pages
 
 HEAD = "from assay.plugins import Plugin\n"
-HELLO = HEAD + "PLUGIN = Plugin('hello', commands={'hello': ('hello_plugin.command:hello', 'Say hello.')})\n"
+
+
+def declare(fields: str, name: str = "bad") -> str:
+    """The text of a module with a plug-in of these fields."""
+    return f"{HEAD}PLUGIN = Plugin({name!r}, {fields})\n"
+
+
+HELLO = declare("commands={'hello': ('hello_plugin.command:hello', 'Say hello.')}", "hello")
 COMMAND = """
 from assay.values.options import Request, option
 class HelloRequest(Request):
@@ -66,14 +73,10 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
         info.mkdir()
         target = f"{name}_plugin.plugin:PLUGIN"
         (info / "entry_points.txt").write_text(f"[console_scripts]\nx = y:z\n\n[assay.plugins]\n{name} = {target}\n")
-        plugins._load_plugins.cache_clear()
-        plugins.find_dialects.cache_clear()
-        find_importers.cache_clear()
+        forget_plugins()
 
     yield write
-    plugins._load_plugins.cache_clear()
-    plugins.find_dialects.cache_clear()
-    find_importers.cache_clear()
+    forget_plugins()
     for name in [name for name in sys.modules if "_plugin" in name and not name.startswith("assay")]:
         if name.partition(".")[0].endswith("_plugin"):
             del sys.modules[name]
@@ -159,7 +162,7 @@ def test_the_help_has_the_commands_in_groups(install: Install, capsys: pytest.Ca
 
 
 def test_a_function_of_another_distribution_is_part_of_the_face(install: Install) -> None:
-    text = HEAD + "PLUGIN = Plugin('hello', functions={'greet': 'hello_plugin.greetings:greet'})\n"
+    text = declare("functions={'greet': 'hello_plugin.greetings:greet'}", "hello")
     install("hello", text, greetings="def greet():\n    return 'hello'\n")
     import assay
 
@@ -174,7 +177,7 @@ def test_an_executor_of_another_distribution_is_found_by_its_name_and_one_that_i
 ) -> None:
     names = {name: f"hello_plugin.executor:{name}" for name in ("Elsewhere", "Nothing")}
     source = "from assay.execute.base import Executor\nclass Elsewhere(Executor): ...\nclass Nothing: ...\n"
-    install("hello", HEAD + f"PLUGIN = Plugin('hello', executors={names})\n", executor=source)
+    install("hello", declare(f"executors={names}", "hello"), executor=source)
     assert find_executor("Elsewhere").__name__ == "Elsewhere"
     with pytest.raises(InfrastructureError, match="Nothing is not a subclass of"):
         find_executor("Nothing")
@@ -182,86 +185,61 @@ def test_an_executor_of_another_distribution_is_found_by_its_name_and_one_that_i
 
 PAGES = HEAD + "from assay.web.api import Pages\nPLUGIN = Plugin('bad', pages=('bad_plugin.plugin:PAGES',))\n"
 NAVIGATION = PAGES + "from assay.web.api import Navigation\nPAGES = Pages(navigation=Navigation({}))\n"
-BAD = {
-    "no module": (None, "ModuleNotFoundError: No module named 'bad_plugin.plugin'"),
-    "an import that fails": ("1 / 0\n", "ZeroDivisionError"),
-    "an import that ends the program": ("raise SystemExit(3)\n", "SystemExit: 3"),
-    "an import that prints": ("print('hello')\n" + HEAD + "PLUGIN = Plugin('bad')\n", "prints when it is imported"),
-    "nothing": (HEAD, "AttributeError"),
-    "not a plug-in": ("PLUGIN = {'name': 'bad'}\n", "dict is not an assay.plugins.Plugin"),
-    "an unknown field": (HEAD + "PLUGIN = Plugin('bad', comands={})\n", "comands"),
-    "a name that is not text": (HEAD + "PLUGIN = Plugin(7)\n", "name is 7"),
-    "not a mapping": (HEAD + "PLUGIN = Plugin('bad', children=('x',))\n", "children must be a mapping"),
-    "no help": (HEAD + "PLUGIN = Plugin('bad', commands={'x': 'a:b'})\n", "commands: 'x' must have two texts"),
-    "not module:name": (
-        HEAD + "PLUGIN = Plugin('bad', children={'x': 'a.b'})\n",
-        "'a.b' is not of the form module:name",
-    ),
-    "an object": (HEAD + "PLUGIN = Plugin('bad', functions={'x': print})\n", "is not of the form module:name"),
-    "one text of pages": (HEAD + "PLUGIN = Plugin('bad', pages='a:b')\n", "pages must be a tuple"),
-    "a word of the core": (
-        HEAD + "PLUGIN = Plugin('bad', commands={'run': ('a:b', 'x')})\n",
-        "commands: 'run' is a word of the core",
-    ),
-    "a command of another": (
-        HEAD + "PLUGIN = Plugin('bad', commands={'bench': ('a:b', 'x')})\n",
-        "commands: 'bench' is offered by the plug-in bench already",
-    ),
-    "a name of another": (HEAD + "PLUGIN = Plugin('bench')\n", "another plug-in has this name"),
-    "a need that is missing": (HEAD + "PLUGIN = Plugin('bad', needs=('nothing',))\n", "it needs the plug-in nothing"),
-    "a need in a circle": (
+BAD = [  # the text of a module, and why it cannot be used
+    (None, "ModuleNotFoundError: No module named 'bad_plugin.plugin'"),
+    ("1 / 0\n", "ZeroDivisionError"),
+    ("raise SystemExit(3)\n", "SystemExit: 3"),
+    ("print('hello')\n" + HEAD + "PLUGIN = Plugin('bad')\n", "prints when it is imported"),
+    (HEAD, "AttributeError"),
+    ("PLUGIN = {'name': 'bad'}\n", "dict is not an assay.plugins.Plugin"),
+    (declare("comands={}"), "comands"),
+    (HEAD + "PLUGIN = Plugin(7)\n", "name is 7"),
+    (declare("children=('x',)"), "children must be a mapping"),
+    (declare("commands={'x': 'a:b'}"), "commands: 'x' must have two texts"),
+    (declare("children={'x': 'a.b'}"), "'a.b' is not of the form module:name"),
+    (declare("functions={'x': print}"), "is not of the form module:name"),
+    (declare("pages='a:b'"), "pages must be a tuple"),
+    (declare("commands={'run': ('a:b', 'x')}"), "commands: 'run' is a word of the core"),
+    (declare("commands={'bench': ('a:b', 'x')}"), "commands: 'bench' is offered by the plug-in bench already"),
+    (HEAD + "PLUGIN = Plugin('bench')\n", "another plug-in has this name"),
+    (declare("needs=('nothing',)"), "it needs the plug-in nothing"),
+    (
         HEAD + "PLUGIN = (Plugin('bad', needs=('worse',)), Plugin('worse', needs=('bad',)))\n",
         "its needs lead back to itself",
     ),
-    "pages without their module": (
-        HEAD + "PLUGIN = Plugin('bad', pages=('bad_plugin.nothing:PAGES',))\n",
-        "No module named 'bad_plugin.nothing'",
-    ),
-    "pages that are none": (PAGES + "PAGES = {}\n", "dict is not an assay.web.api.Pages"),
-    "pages without their templates": (PAGES + "PAGES = Pages(templates='/nothing')\n", "there is no folder /nothing"),
-    "a route that is none": (PAGES + "PAGES = Pages(['/bad'])\n", "routes: AttributeError"),
-    "another exception": ("class Odd(BaseException):\n    def __str__(self): 1 / 0\nraise Odd\n", "loaded: Odd"),
-    "a closed standard output": ("import sys\nsys.stdout.close()\n" + HEAD, "AttributeError"),
-    "no plug-in": ("PLUGIN = ()\n", "is an empty tuple"),
-    "needs that are none": (HEAD + "PLUGIN = Plugin('bad', needs=None)\n", "needs must be a tuple of texts"),
-    "one text of needs": (HEAD + "PLUGIN = Plugin('bad', needs='golden')\n", "needs must be a tuple of texts"),
-    "parts that are none": (HEAD + "PLUGIN = Plugin('bad', doctor=('x',))\n", "doctor must be a tuple of Part"),
-    "a key that is not text": (HEAD + "PLUGIN = Plugin('bad', settings={5: 'a:b'})\n", "settings: 5 is not a word"),
-    "a command of two words": (HEAD + "PLUGIN = Plugin('bad', commands={'a b': ('a:b', '')})\n", "is not a word"),
-    "a key of the core": (
-        HEAD + "PLUGIN = Plugin('bad', study_keys={'command': 'a:b'})\n",
-        "study_keys: 'command' is a word of the core",
-    ),
-    "a mapping that cannot be read": (
+    (declare("pages=('bad_plugin.nothing:PAGES',)"), "No module named 'bad_plugin.nothing'"),
+    (PAGES + "PAGES = {}\n", "dict is not an assay.web.api.Pages"),
+    (PAGES + "PAGES = Pages(templates='/nothing')\n", "there is no folder /nothing"),
+    (PAGES + "PAGES = Pages(['/bad'])\n", "routes: AttributeError"),
+    ("class Odd(BaseException):\n    def __str__(self): 1 / 0\nraise Odd\n", "loaded: Odd"),
+    ("import sys\nsys.stdout.close()\n" + HEAD, "AttributeError"),
+    ("PLUGIN = ()\n", "is an empty tuple"),
+    (declare("needs='golden'"), "needs must be a tuple of texts"),
+    (declare("doctor=('x',)"), "doctor must be a tuple of Part"),
+    (declare("settings={5: 'a:b'}"), "settings: 5 is not a word"),
+    (declare("commands={'a b': ('a:b', '')}"), "is not a word"),
+    (declare("study_keys={'command': 'a:b'}"), "study_keys: 'command' is a word of the core"),
+    (
         HEAD + "class Odd(dict):\n    def __iter__(self): 1 / 0\nPLUGIN = Plugin('bad', settings=Odd())\n",
         "ZeroDivisionError",
     ),
-    "a dialect that is none": (
+    (
         HEAD + "FIVE = 5\nPLUGIN = Plugin('bad', dialects={'other': 'bad_plugin.plugin:FIVE'})\n",
         "dialects: 'other' is not a Dialect of this name",
     ),
-    "a handler whose module ends the program": (
-        HEAD + "PLUGIN = Plugin('bad', commands={'x': ('bad_plugin.ends:x', 'x')})\n",
-        "SystemExit: 0",
-    ),
-    "a navigation that is a text": (
-        PAGES + "PAGES = Pages(navigation='x')\n",
-        "navigation must not be of the type str",
-    ),
-    "a position that is a text": (NAVIGATION.format("'x', '/x', 'high'"), "must have two texts and a number"),
-    "a navigation without texts": (NAVIGATION.format("None, None, 5"), "must have two texts and a number"),
-    "templates that are a number": (PAGES + "PAGES = Pages(templates=1)\n", "templates must not be of the type int"),
-    "alarms that are a number": (PAGES + "PAGES = Pages(find_alarms=5)\n", "find_alarms must not be of the type int"),
-    "a handler without its module": (
-        HEAD + "PLUGIN = Plugin('bad', commands={'x': ('bad_plugin.nothing:x', 'x')})\n",
-        "No module named 'bad_plugin.nothing'",
-    ),
-}
+    (declare("commands={'x': ('bad_plugin.ends:x', 'x')}"), "SystemExit: 0"),
+    (PAGES + "PAGES = Pages(navigation='x')\n", "navigation must not be of the type str"),
+    (NAVIGATION.format("None, None, 5"), "must have two texts and a number"),
+    (PAGES + "PAGES = Pages(templates=1)\n", "templates must not be of the type int"),
+    (PAGES + "PAGES = Pages(find_alarms=5)\n", "find_alarms must not be of the type int"),
+    (declare("commands={'x': ('bad_plugin.nothing:x', 'x')}"), "No module named 'bad_plugin.nothing'"),
+]
 
 
-@pytest.mark.parametrize("case", BAD)
-def test_a_plug_in_that_cannot_be_used_is_named_and_left_out(install: Install, case: str, examine: Examine) -> None:
-    text, reason = BAD[case]
+@pytest.mark.parametrize(("text", "reason"), BAD, ids=[reason for _, reason in BAD])
+def test_a_plug_in_that_cannot_be_used_is_named_and_left_out(
+    install: Install, text: str | None, reason: str, examine: Examine
+) -> None:
     install("bad", text, ends="print('left')\nraise SystemExit(0)\n")
     assert any(reason in problem for problem in find_texts().values()), find_texts()
     assert "golden" in plugins.find_plugins()
@@ -364,7 +342,7 @@ ODD_VALUES = {  # what a hook names -> what `assay doctor` says about it
 
 @pytest.mark.parametrize("hook", ODD_VALUES)
 def test_a_value_that_its_hook_cannot_use_is_named(install: Install, hook: str, examine: Examine) -> None:
-    install("bad", HEAD + f"PLUGIN = Plugin('bad', {hook})\n", x="number = 3\ndef other(request: 'int | None'): ...\n")
+    install("bad", declare(f"{hook}"), x="number = 3\ndef other(request: 'int | None'): ...\n")
     assert [each["text"].startswith(ODD_VALUES[hook]) for each in examine() if each["name"] == "bad"] == [True]
 
 
@@ -385,9 +363,8 @@ def test_run_and_sum_do_not_load_a_plug_in(install: Install, tmp_path: Path) -> 
     (tmp_path / "one.yml").write_text("study: one\ncommand: echo 1\nresources: {gpus: 0}\n")
     for words in ("run one.yml -j 1", "sum one"):
         code = f"import sys; from assay.cli.main import run; code = run({words.split()!r}); print('bad_plugin.plugin' in sys.modules, code)"
-        done = subprocess.run(
-            [sys.executable, "-c", code], cwd=tmp_path, env=os.environ, capture_output=True, text=True, check=True
-        )
+        argv = [sys.executable, "-c", code]
+        done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, check=True)
         assert done.stdout.splitlines()[-1] == "False 0"
 
 
@@ -478,7 +455,7 @@ def test_options_that_a_command_cannot_have_are_named_and_left_out(
     text, reason = OPTIONS[case]
     head = "from assay.values.options import Request, argument, option\n"
     options = text if text.startswith("Options") else f"class Options(Request):\n    {text}"
-    install("bad", HEAD + "PLUGIN = Plugin('bad', options={'run': 'bad_plugin.c:Options'})", c=f"{head}{options}\n")
+    install("bad", declare("options={'run': 'bad_plugin.c:Options'}"), c=f"{head}{options}\n")
     assert run(["run", "plain.yml", "-j1", "--json"]) == 0  # -j1: only click reads it, with the options of plug-ins
     assert json.loads(capsys.readouterr().out)["exit_code"] == 0
     named = [each["text"] for each in examine() if each["name"] == "bad"]
@@ -533,7 +510,7 @@ def test_how_a_handler_ends(install: Install, line: str, capsys: pytest.CaptureF
 
 
 def test_a_child_without_its_module_is_one_line(install: Install, capsys: pytest.CaptureFixture[str]) -> None:
-    install("bad", HEAD + "PLUGIN = Plugin('bad', children={'zz': 'bad_plugin.nothing:main'})")
+    install("bad", declare("children={'zz': 'bad_plugin.nothing:main'}"))
     assert run_child("zz") == 4
     assert capsys.readouterr().err.startswith("assay: bad_plugin.nothing:main cannot be loaded: ModuleNotFoundError")
 
@@ -550,7 +527,7 @@ IMPORTERS = {
 def test_an_importer_that_cannot_be_used_is_named_and_left_out(install: Install, case: str, examine: Examine) -> None:
     before = find_importers()
     source = f"from assay.record.importers.registry import Importer\nIMPORTERS = {IMPORTERS[case]}\n"
-    install("bad", HEAD + "PLUGIN = Plugin('bad', importers=('bad_plugin.c:IMPORTERS',))", c=source)
+    install("bad", declare("importers=('bad_plugin.c:IMPORTERS',)"), c=source)
     assert find_importers() == before
     named = [each["text"] for each in examine() if each["name"] == "bad"]
     assert named
@@ -564,7 +541,7 @@ def test_an_importer_that_fails_to_recognise_leaves_the_file_to_others(
     source = f"from assay.record.importers.registry import Importer\nIMPORTERS = (Importer('zz', 'ZZ', 'runs', {recognise!r}),)\n"
     install(
         "bad",
-        HEAD + "PLUGIN = Plugin('bad', importers=('bad_plugin.c:IMPORTERS',))",
+        declare("importers=('bad_plugin.c:IMPORTERS',)"),
         c=source + "def fail(sample): 1 / 0\n",
     )
     (tmp_path / "s" / "r").mkdir(parents=True)
@@ -601,7 +578,7 @@ def test_a_page_whose_template_is_missing_is_named(
     if text is not None:
         (tmp_path / "no-such-template.html").write_text(text)
     pages = DEFECTS.replace("find_alarms", f"templates={str(tmp_path)!r}, find_alarms")
-    install("bad", HEAD + "PLUGIN = Plugin('bad', pages=('bad_plugin.web_pages:PAGES',))\n", web_pages=pages)
+    install("bad", declare("pages=('bad_plugin.web_pages:PAGES',)"), web_pages=pages)
     named = [each["text"] for each in examine() if "template" in each["text"] and each["grade"] == "note"]
     assert [each[: len(problem)] for each in named] == ([problem] if problem else []), named
     assert "bad" in dict(load_pages())
@@ -624,7 +601,7 @@ def test_a_defect_of_a_plug_in_is_told_at_its_own_address(install: Install, serv
 @pytest.mark.parametrize("answer", ["5", "[5]", "('no-such-template.html', {})", "[Alarm('/x', 'x', 'x', 'x', 'x')]"])
 def test_an_answer_of_a_wrong_shape_is_left_out(install: Install, served: Bench, answer: str) -> None:
     answers = f"from assay.web.api import Alarm, Pages\ndef f(*_): return {answer}\nPAGES = Pages((), None, '', '', f, f, f)\n"
-    install("bad", HEAD + "PLUGIN = Plugin('bad', pages=('bad_plugin.answers:PAGES',))\n", answers=answers)
+    install("bad", declare("pages=('bad_plugin.answers:PAGES',)"), answers=answers)
     with open_client(served.root) as client:
         until(lambda: "bad cannot be judged: TypeError" in client.get("/alarms").text, "the defect among the alarms")
         for path in ("/studies", "/studies/fit", "/studies/fit/best", f"/studies/fit/runs/{GOOD}"):

@@ -82,9 +82,8 @@ def test_make_says_plainly_when_there_is_no_python(tmp_path: Path) -> None:
     old = tmp_path / "python3.8"
     old.write_text("#!/bin/sh\nexit 1\n")
     old.chmod(0o755)
-    result = subprocess.run(
-        ["make", "setup", f"PYTHON={old}"], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60
-    )
+    argv = ["make", "setup", f"PYTHON={old}"]
+    result = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)
     assert result.returncode != 0
     assert "Assay needs Python 3.11.4 or newer" in result.stderr
     assert not (tmp_path / ".venv").exists()

@@ -425,6 +425,6 @@ def copy_project(copy: Path, needed: frozenset[str]) -> None:
     shutil.copytree(SOURCE, copy / "src" / "assay", ignore=lambda folder, _: away.get(Path(folder), set()))
 
 
-_WHOLE = "architecture budget build contributing docs docs_examples frozen pages plugins project public_face pull_out"
-_WHOLE += " reference_page release site wording"
+_WHOLE = "architecture budget contributing docs frozen pages plugins project public_face pull_out"
+_WHOLE += " release site wording"
 ABOUT_THE_WHOLE = {f"tests.test_{name}" for name in _WHOLE.split()}  # the distribution as it is installed

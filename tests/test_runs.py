@@ -158,5 +158,4 @@ def test_a_directory_that_replaced_another_is_read_from_its_beginning(tmp_path: 
     bench.extra = mine
     (row,) = json.loads(bench.assay("sum", "again", "--best", "--json").stdout)
     assert (row["loss"], row["loss_best"]) == (7, 7)
-    shown = bench.assay("show", "again/run").stdout
-    assert "9" in shown.partition("Metrics")[2].partition("\n\n")[0]
+    assert "9" in bench.assay("show", "again/run").stdout.partition("Metrics")[2].partition("\n\n")[0]

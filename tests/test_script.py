@@ -232,8 +232,7 @@ if pid:
     os.waitpid(pid, 0)
     assay.log(parent=3.0)
 """
-    done = run_python(code, tmp_path, ASSAY_RUN_DIR=str(tmp_path / "run"))
-    assert done.stderr == ""
+    assert run_python(code, tmp_path, ASSAY_RUN_DIR=str(tmp_path / "run")).stderr == ""
     contents = sorted(path.read_text().count("parent") for path in (tmp_path / "run/metrics").iterdir())
     assert contents == [0, 3]
     assert len(read_lines(tmp_path / "run")) == 4

@@ -13,7 +13,7 @@ import pytest
 import yaml
 from playwright.sync_api import sync_playwright
 from tests.services import DOCS_PYTHON, TOP
-from tests.test_build import load_script
+from tests.test_release import load_script
 
 OUTSIDE = re.compile(r'<(?:script[^>]*src|link[^>]*href|img[^>]*src)="?(?:https?:)?//')
 NAMED, FAILED = "reported on (odd seeds): named", "harmless variants: FAIL"  # of benchmarks/trace_faults.py

@@ -131,20 +131,11 @@ def test_documents_are_plain_english() -> None:
     assert [f"{path}:{each}" for path in paths for each in find_banned(path.read_text(encoding="utf-8"))] == []
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "'2x' is no duration",
-        "'2x' is no …",
-        "the index is\n    no index",
-        "made anew",
-        "what happened meanwhile",
-        "its last words: killed",
-        "with the code of now",
-        "the front door",
-        "Mended by hand",
-    ],
-)
+BANNED_ONES = "'2x' is no duration|'2x' is no …|the index is\n    no index|made anew|what happened meanwhile"
+BANNED_ONES += "|its last words: killed|with the code of now|the front door|Mended by hand"
+
+
+@pytest.mark.parametrize("text", BANNED_ONES.split("|"))
 def test_a_banned_phrase_is_found(text: str) -> None:
     assert len(find_banned(text)) == 1
 

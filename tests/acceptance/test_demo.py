@@ -36,7 +36,7 @@ def test_where_the_shell_does_not_find_assay_it_is_told_to(
 ) -> None:
     """The line that is printed works when it is pasted."""
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
-    show_next(print, ".", find_hidden())
+    show_next(".", find_hidden())
     lines = [line.strip() for line in capsys.readouterr().out.splitlines()[1:3]]
     words = ["bash", "-c", "\n".join([*lines, "command -v assay"])]
     typed = subprocess.run(words, capture_output=True, text=True, check=True)

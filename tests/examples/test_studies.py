@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import re
@@ -10,9 +11,10 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
-from tests.fork_server import call_shell
+from tests.fork_server import call_assay, call_shell
 
 from assay.config.load import LoadOptions, load_study
 from assay.plan.expand import build_plan
@@ -75,8 +77,7 @@ def test_every_example_folder_is_tested() -> None:
 
 @pytest.mark.parametrize("name", STUDIES)
 def test_its_comments_show_commands(name: str) -> None:
-    commands = commands_in_comments(EXAMPLES / name / STUDIES[name][0])
-    assert len(commands) >= 3
+    assert len(commands_in_comments(EXAMPLES / name / STUDIES[name][0])) >= 3
 
 
 @pytest.mark.needs(plots=True)
@@ -134,3 +135,35 @@ def test_the_mlrunner_scripts_refuse_a_missing_step(example: Path) -> None:
     result = call(example, "python", "average.py", "--inputs", ".", "--output", "averaged.json")
     assert result.returncode == 1
     assert "train first" in result.stderr
+
+
+# ---------------------------------------------------------------- benchmarks
+
+
+def bench(tmp_path: Path, *arguments: str) -> dict[str, Any]:
+    own = {"ASSAY_SLOTS_DIR": str(tmp_path / "slots"), "ASSAY_CACHE_DIR": str(tmp_path / "cache")}
+    words = ["bench", "run", *arguments, "--json", "--foreign-limit", "1", "--root", str(tmp_path / "runs")]
+    env = {**os.environ, **own, "PYTHONDONTWRITEBYTECODE": "1"}
+    done = call_assay(words, cwd=EXAMPLES / "bench", env=env, timeout=280)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+@pytest.mark.needs(bench=True)
+def test_numpy(tmp_path: Path) -> None:
+    found = bench(tmp_path, "numpy_bench.MatMul.filter:sq.*", "numpy_bench.sort_numbers", "--args", '{"size": 64}')
+    numbers = {execution["method"]: execution["numbers"] for execution in found["executions"]}
+    assert set(numbers) == {"numpy_bench.MatMul.square", "numpy_bench.sort_numbers"}
+    assert numbers["numpy_bench.MatMul.square"]["gflops_per_second"] > 0
+    assert found["executions"][0]["framework"]["name"] == "numpy"
+
+
+@pytest.mark.services("backends")
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
+def test_torch(tmp_path: Path) -> None:
+    found = bench(
+        tmp_path, "torch_bench.MatMul.half", "torch_bench.Transformer.training_step", "--args", '{"seconds": 0.1}'
+    )
+    assert [execution["framework"]["name"] for execution in found["executions"]] == ["torch", "torch"]
+    assert found["executions"][1]["numbers"]["tokens_per_second"] > 0

@@ -17,8 +17,7 @@ from tests.finished_study import BAD, GOOD, Bench, until
 from tests.fork_server import call_assay
 
 from assay.errors import AssayError, NotFoundError, UsageError
-from assay.mcp.server import _MOST_CHARACTERS, _shorten, _shorten_text, answer
-from assay.mcp.tool_table import TOOLS, Tool, build_words
+from assay.mcp.server import _MOST_CHARACTERS, TOOLS, Tool, _shorten, answer, build_words
 from assay.system.processes import exists
 
 pytestmark = pytest.mark.skipif(find_spec("mcp") is None, reason="mcp is not installed")  # slow to import
@@ -165,7 +164,8 @@ def test_an_answer_is_never_long() -> None:
     with pytest.raises(UsageError, match="ask for some of its fields: a, b"):
         _shorten({"a": "x" * 60_000, "b": 1}, [])
     assert _shorten({"a": 1}, []) == {"a": 1}
-    text = _shorten_text("x" * 60_000 + "end", [])
+    assert _shorten(["x" * 24_985, "y" * 24_985], [])["left_out"] == 1  # only what is around the rows is too much
+    text = _shorten("x" * 60_000 + "end", [])
     assert (len(text["text"]), text["text"][-3:]) == (50_000, "end")
     assert text["notes"] == ["only the last 50000 of 60003 characters"]
 

@@ -6,6 +6,7 @@ import math
 import os
 import sys
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,8 @@ def test_bad_requests_are_refused_and_leave_nothing(tmp_path: Path, monkeypatch:
 
 POINTS = Line("done", [0.1, 0.01], [1.0, math.nan], names=["a", "b"], look="dots")
 CROSSES = Line("failed", [1.0], [2.0], names=["c"], look="crosses")
+NAMED = Line("d", [0, 1], [1.0, 2.0], names=["r", "q"], look="dots")
+BETTER, WORSE = Line("a", [0, 1], [0.0, 0.5], shade=0.5), Line("b", [0, 1], [0.0, -0.09], shade=1.0)
 AXES = [Axis("lr (log)", [(0.0, "0.1"), (1.0, "1")]), Axis("$norm$", [(0.5, "$batch")])]
 MEMBERS = [Line("", [0, 1], [1.0, 2.0]), Line("", [0, 1], [3.0, 4.0])]
 MANY = [float(i % 7) for i in range(9000)]
@@ -60,24 +63,9 @@ MANY = [float(i % 7) for i in range(9000)]
     [
         (LineChart((POINTS, CROSSES), "t", "lr", "loss", x_scale="log"), {"lr", "loss", " done  1 run"}),
         (LineChart((POINTS, CROSSES), x_scale="log", x_marks=[0.01, 0.1, 1.0]), {"0.1", "1"}),
-        (
-            LineChart(
-                (Line("d", [0, 1], [1.0, 2.0], names=["r", "q"], look="dots"),), x_ticks=[(0, "$a"), (1, "b" * 60)]
-            ),
-            {"$a"},
-        ),
-        (
-            LineChart(
-                (Line("a", [0, 1], [0.0, 0.5], shade=0.5), Line("b", [0, 1], [0.0, -0.09], shade=1.0)), axes=AXES
-            ),
-            {"$norm$", "$batch", "lr (log)"},
-        ),
-        (
-            LineChart(
-                (Line("a", [0, 1], [0.0, 0.5], names=["r", "q"], look="dots", shade=0.5),), shades=("q", "0", "1")
-            ),
-            {" q: 0", " 1"},
-        ),
+        (LineChart((NAMED,), x_ticks=[(0, "$a"), (1, "b" * 60)]), {"$a"}),
+        (LineChart((BETTER, WORSE), axes=AXES), {"$norm$", "$batch", "lr (log)"}),
+        (LineChart((replace(NAMED, shade=0.5),), shades=("q", "0", "1")), {" q: 0", " 1"}),
         (
             LineChart((Line("a", range(9000), MANY, raw=[1.0] * 9000),)),
             {" a  1, 9000 points", " faint: before smoothing"},

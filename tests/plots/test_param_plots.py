@@ -90,9 +90,6 @@ def test_what_cannot_be_drawn_is_refused(form: str, runs: Any, options: dict[str
         draw(form, runs, **options)
 
 
-# ---------------------------------------------------------------- two metrics
-
-
 def test_runs_that_none_beats_in_both_metrics() -> None:
     runs = [(1.0, 9.0), (2.0, 5.0), (2.0, 6.0), (3.0, 1.0), (4.0, 4.0)]
     some = select_two([*((*run, DONE) for run in runs), (0.5, 0.5, FAILED)])

@@ -40,8 +40,7 @@ def test_groups_are_those_of_the_table(cli) -> None:
     result = cli("plot", "fit", "-m", "loss", "-g", "n")
     assert ("lr=0.1  1.75 ± 0.071 (n=2 runs)" in result.out, "lr=0.5  " in result.out) == (True, False)
     assert "lr=0.5: not drawn, since none of its runs is done and has loss" in result.err
-    mixed = cli("plot", "fit", "-m", "loss", "-g", "lr")
-    assert "n=7  1.7 (n=1 run, 1 not done)" in mixed.out
+    assert "n=7  1.7 (n=1 run, 1 not done)" in cli("plot", "fit", "-m", "loss", "-g", "lr").out
     table = json.loads(cli("sum", "fit", "-g", "lr", "-m", "loss", "-s", "loss", "--json").out)
     rows = [(row["n"], row["n_2"], row["loss"], row["loss_sd"], row["not_done"]) for row in table]
     assert rows == [(7, 1, 1.7, None, 1), (8, 1, 1.8, None, 1)]
@@ -53,9 +52,8 @@ def test_files(cli, bench: Bench) -> None:
     result = cli("plot", "fit", "-m", "loss", "-m", "test.acc", "-o", "p.svg")
     assert result.out.splitlines() == ["p-loss.svg", "p-test.acc.svg"]
     assert (bench.folder / "p-loss.svg").read_text().startswith("<?xml")
-    assert (
-        cli("plot", "fit", "--parallel", "-m", "loss", "-o", "p.png", "--width", "3", "--height", "2").out == "p.png\n"
-    )
+    size = ("--width", "3", "--height", "2")
+    assert cli("plot", "fit", "--parallel", "-m", "loss", "-o", "p.png", *size).out == "p.png\n"
     assert (bench.folder / "p.png").read_bytes().startswith(b"\x89PNG")
 
 

@@ -13,7 +13,7 @@ from tests.finished_study import Bench
 from assay.follow.locations import StudyLocation
 from assay.plots import plotting
 from assay.plots.plotting import Declared, choose_colors, load_space, resample, separate_colors
-from assay.record.index.base import RunRow, Series
+from assay.record.index.base import IndexTable, RunRow, Series
 from assay.record.search_file import SearchFile, find_search_file, write_search
 from assay.show.chart import Line
 from assay.values.run import State
@@ -25,9 +25,13 @@ def row(name: str, study: str = "s", **params: Any) -> RunRow:
 
 
 def test_the_most_telling_metric_that_makes_a_line() -> None:
-    assert plotting.choose_metric({"loss": 9, "val_acc": 1}) == "loss"
-    assert plotting.choose_metric({"loss": 9, "val_acc": 9, "lr": 9}) == "val_acc"
-    assert plotting.choose_metric({"loss": 1, "val_acc": 1}) == "val_acc"
+    for counts, name in (
+        ({"loss": 9, "val_acc": 1}, "loss"),
+        ({"loss": 9, "val_acc": 9, "lr": 9}, "val_acc"),
+        ({"loss": 1, "val_acc": 1}, "val_acc"),
+    ):
+        (key,), _ = plotting.choose_metrics(plotting.PlottedRuns(IndexTable([], {}), [], [], counts), ())
+        assert key.name == name
 
 
 def test_labels_are_the_parameters_that_differ_or_names_where_they_do_not() -> None:
@@ -45,16 +49,16 @@ def test_labels_are_the_parameters_that_differ_or_names_where_they_do_not() -> N
         assert plotting.build_labels(rows) == labels
 
 
+def test_a_file_per_metric() -> None:
+    assert plotting.build_paths("a/p.png", ["loss"]) == ["a/p.png"]
+    assert plotting.build_paths("a/p.png", ["loss", "val/acc"]) == ["a/p-loss.png", "a/p-val_acc.png"]
+
+
 def test_lines_are_ranked_by_their_best_value() -> None:
     lines = [Line("nan", [1], [math.nan]), Line("b", [1, 2], [3, 2]), Line("a", [1, 2], [1, 9])]
     assert [line.label for line in plotting.rank_lines(lines, "min")] == ["a", "b", "nan"]
     assert [line.label for line in plotting.rank_lines(lines, "max")] == ["a", "b", "nan"]
     assert [line.label for line in plotting.rank_lines(lines[:2], "max")] == ["b", "nan"]
-
-
-def test_a_file_per_metric() -> None:
-    assert plotting.build_paths("a/p.png", ["loss"]) == ["a/p.png"]
-    assert plotting.build_paths("a/p.png", ["loss", "val/acc"]) == ["a/p-loss.png", "a/p-val_acc.png"]
 
 
 # ---------------------------------------------------------------- colours
@@ -72,8 +76,7 @@ def test_a_colour_follows_from_the_name_and_older_runs() -> None:
 def test_what_is_drawn_together_has_different_colours_while_there_are_some() -> None:
     assert separate_colors({"b": 3, "a": 3, "c": 4}) == {"a": 3, "c": 4, "b": 5}
     assert separate_colors({"a": 1, "b": 2}) == {"a": 1, "b": 2}
-    many = separate_colors({f"{number}": 5 for number in range(60)})
-    assert set(many.values()) == set(range(48))
+    assert set(separate_colors({f"{number}": 5 for number in range(60)}).values()) == set(range(48))
 
 
 def test_a_run_has_one_colour_in_all_charts(cli: Any, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from tests.study_processes import until
 
 from assay.cli.main import run
 from assay.start.flags import ScriptFlag, read_flags
-from assay.start.patterns import guess_patterns
+from assay.start.init import guess_patterns
 from assay.system.processes import process_start
 
 ARGPARSE = """
@@ -137,9 +137,6 @@ def test_flags_of_a_module_next_to_the_script(here: Path) -> None:
     assert (flags.file, [flag.name for flag in flags.found]) == ("options.py", ["lr"])
 
 
-# ---------------------------------------------------------------- patterns
-
-
 @pytest.mark.parametrize(
     ("lines", "expected"),
     [
@@ -206,8 +203,7 @@ def test_what_is_guessed_and_what_cannot_be(
 ) -> None:
     assert run(["init", write(here, text), *words]) == 0
     assert message in capsys.readouterr().out
-    made = (here / "train.yml").read_text()
-    assert ("\n  loss: 'loss ({number})'" in made) == ("loss" in words)
+    assert ("\n  loss: 'loss ({number})'" in (here / "train.yml").read_text()) == ("loss" in words)
     assert not (here / "ran").exists()
 
 

@@ -322,9 +322,9 @@ ODD = {
 def build_odd(good: Path, root: Path, kind: str) -> None:
     """A study: of each of its runs one text or number is the odd value of this kind, or one name."""
     files = [path.relative_to(good) for path in sorted(good.rglob("*")) if path.is_file()]
-    records = {
-        path: _load_lines(good / path) for path in files if path.suffix in (".json", ".jsonl") or _is_numbered(path)
-    }
+    numbered = ("outcome.", "lease.", "stop.", "end.")
+    read = [path for path in files if path.suffix in (".json", ".jsonl") or path.name.startswith(numbered)]
+    records = {path: _load_lines(good / path) for path in read}
     assert {"run.json", "tags.json", "outcome.1", "readings.jsonl"} <= {path.name for path in records}, records.keys()
     (root / kind / ".assay").mkdir(parents=True)
     shutil.copytree(good, root / kind / "good")
@@ -334,10 +334,6 @@ def build_odd(good: Path, root: Path, kind: str) -> None:
             shutil.copytree(good, run)
             text = "".join(json.dumps(line) + "\n" for line in make())
             (run / file).write_text(re.sub(r'"\\u0001(\d+)\\u0001"', r"\1", text))
-
-
-def _is_numbered(path: Path) -> bool:
-    return path.name.startswith(("outcome.", "lease.", "stop.", "end."))
 
 
 def _load_lines(path: Path) -> list[Any]:

@@ -23,7 +23,7 @@ from assay.golden.records import list_ids
 from assay.record.received import Received, write_received
 from assay.system.files import write_atomic
 from assay.values.verdict import VerdictKind
-from assay.web import alarms
+from assay.web.pages import studies
 from assay.web.pages.verdicts import count_failed_checks
 
 
@@ -38,14 +38,13 @@ def look(client: TestClient) -> str:
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(alarms, "_AGE_S", 0.0)
+    monkeypatch.setattr(studies, "_AGE_S", 0.0)
 
 
 def test_nothing_is_said_where_all_is_well(served: Bench) -> None:
     with open_client(served.root) as client:
         assert look(client) == ""
-        text = client.get("/studies").text
-        assert 'class="alarm' not in text
+        assert 'class="alarm' not in client.get("/studies").text
 
 
 def test_a_golden_check_that_failed(tmp_path: Path) -> None:
@@ -83,8 +82,7 @@ def test_models_and_benchmarks(tmp_path: Path) -> None:
         both = "benchmark changes not triaged", "ERROR 2 model checks"
         until(lambda: all(text in look(client) for text in both), "both are found", 60)
         assert "ERROR 1 benchmark" not in look(client)
-        newest = max((tmp_path / "bench").glob("e00*"))
-        write_atomic(str(newest / "benchmark.json"), "{")
+        write_atomic(str(max((tmp_path / "bench").glob("e00*")) / "benchmark.json"), "{")
         until(lambda: "ERROR 1 benchmark" in look(client), "the damage is found", 60)
         assert "Histories and verdicts" in client.get("/studies/bench/best").text
         assert 'href="/models"' in client.get("/studies/model/best").text

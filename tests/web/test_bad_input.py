@@ -52,9 +52,6 @@ def root(served: Bench, tmp_path: Path) -> Root:
     return Root(tmp_path, served.root / "fit" / GOOD)
 
 
-# ---------------------------------------------------------------- names that are not there
-
-
 @pytest.mark.parametrize(
     ("path", "suggested"),
     [
@@ -79,24 +76,17 @@ def test_an_unknown_name_has_suggestions(client: TestClient, path: str, suggeste
 # ---------------------------------------------------------------- broken directories
 
 
-def _remove(path: Path) -> None:
-    path.unlink()
-
-
 def _fold(path: Path) -> None:
     path.unlink(missing_ok=True)
     path.mkdir()
 
 
-def _cut(path: Path) -> None:
-    path.write_text(path.read_text()[: len(path.read_text()) // 2])
-
-
-def _change_types(path: Path) -> None:
-    path.write_text('{"format": 1, "spec": [], "study": 3, "uid": {}, "created_at": "x"}')
-
-
-BREAKS = {each.__name__: each for each in (_remove, _fold, _cut, _change_types)}
+BREAKS: dict[str, Callable[[Path], object]] = {
+    "removed": Path.unlink,
+    "a folder": _fold,
+    "cut": lambda path: path.write_text(path.read_text()[: len(path.read_text()) // 2]),
+    "other types": lambda path: path.write_text('{"format": 1, "spec": [], "study": 3, "uid": {}, "created_at": "x"}'),
+}
 FILES = ("run.json", "environment.json", "outcome.1", "lease.1", "train.log", "train.exit.0")
 
 
@@ -124,7 +114,7 @@ def test_a_broken_directory_shows_what_is_readable(broken: TestClient, name: str
     if name == "run.json":
         assert "Not everything can be read" in answer.text or "damaged" in answer.text
         assert broken.get(f"/api{PAGE}{run}/log").json()["text"]
-    if name == "environment.json" and how != "_change_types":
+    if name == "environment.json" and how != "other types":
         assert "environment.json is missing or damaged" in answer.text
     assert broken.get(f"/studies/fit/compare?run=good&run={run}").status_code == 200
 
@@ -202,8 +192,7 @@ def test_binary_output_and_a_line_that_is_not_finished(root: Root) -> None:
     (run / "train.log").write_bytes(bytes(range(256)) * 400 + b"\nhalf a li")
     (run / "wide.log").write_bytes("ü".encode() * 200_000)  # one line, longer than a part
     with root.open() as client:
-        part = client.get(f"/api{PAGE}binary/log?file=train.log").json()
-        assert part["text"].endswith("\nhalf a li")
+        assert client.get(f"/api{PAGE}binary/log?file=train.log").json()["text"].endswith("\nhalf a li")
         first = client.get(f"/api{PAGE}binary/log?file=wide.log&from=0").json()
         second = client.get(f"/api{PAGE}binary/log?file=wide.log&from={first['end']}").json()
         assert set(first["text"]) == set(second["text"]) == {"ü"}
@@ -235,8 +224,7 @@ def test_runs_without_a_metric_in_common(root: Root) -> None:
         (run / "metrics" / "1-1-1.jsonl").write_text(f'{{"step": 1, "{name}": 1}}\n{{"step": 2, "{name}": 2}}\n')
     with root.open() as client:
         text = client.get("/studies/fit/compare?run=one&run=two").text
-        heads = re.findall(r'<th scope="col"[^>]*>(?:<a [^>]*>)?([^<]+)', text)
-        assert {"one", "two"} <= set(heads)
+        assert {"one", "two"} <= set(re.findall(r'<th scope="col"[^>]*>(?:<a [^>]*>)?([^<]+)', text))
         assert len(client.get("/api/studies/fit/compare/curves?run=one&run=two&metric=one").json()["curves"]) == 1
 
 
@@ -246,9 +234,6 @@ def test_a_name_that_is_not_text(root: Root) -> None:
     with root.open() as client:
         for path in ("/studies/fit", "/studies/fit/compare", "/api/studies/fit/runs", PAGE + "good", PAGE + "b%FFd"):
             assert client.get(path).status_code in (200, 400, 404), path
-
-
-# ---------------------------------------------------------------- what is removed, or may not be read
 
 
 @pytest.mark.parametrize(("error", "status"), [(PermissionError, 503), (FileNotFoundError, 404)])

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import uvicorn
 from tests.finished_study import GOOD, Bench, until
-from tests.web_client import copy_bench
+from tests.web_client import TOKEN, copy_bench
 
 from assay.errors import AssayError, UsageError
 from assay.show.console import Console
@@ -229,3 +229,27 @@ def test_handlers_of_this_process_are_left_alone(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(uvicorn.Server, "run", lambda _self, sockets: [each.close() for each in sockets])
     serve(ServeRequest(root=(str(tmp_path),), port=0), Console())
     assert not closed
+
+
+@pytest.mark.services("web")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+def test_a_signal_during_an_upload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals) -> None:
+    """The upload is given up, and nothing else is printed."""
+    monkeypatch.setenv("ASSAY_TOKEN", TOKEN)
+    root = tmp_path / "runs"
+    root.mkdir()
+    words = ["-m", "assay", "serve", "--root", str(root), "--port", "0"]
+    with subprocess.Popen(
+        [sys.executable, *words], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as serving:
+        assert serving.stdout
+        port = next(int(found[1]) for line in serving.stdout if (found := re.search(r"http://[^/]+:(\d+)/", line)))
+        with socket.create_connection(("127.0.0.1", port)) as uploading:
+            head = f"POST /api/uploads HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nAuthorization: Bearer {TOKEN}\r\n"
+            uploading.sendall(f"{head}Content-Type: application/zip\r\nContent-Length: 100000\r\n\r\nPK".encode())
+            until(lambda: any(root.parent.rglob(".upload-*")), "the upload has begun")
+            serving.send_signal(number)
+            _, said = serving.communicate(timeout=30)
+    assert said == "assay: interrupted\n"
+    assert serving.returncode in (0, 130)
+    assert not list(root.parent.rglob(".upload-*"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 import stat
 import urllib.request
 import webbrowser
@@ -16,6 +17,7 @@ from tests.command_line import Cli, Result
 from tests.finished_study import GOOD, Bench, until
 
 from assay.system.processes import exists
+from assay.web import open_command
 
 pytestmark = pytest.mark.services("web")
 
@@ -35,8 +37,7 @@ def browsed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def own_bench(tmp_path: Path) -> Iterator[Bench]:
-    bench = Bench(tmp_path).add_finished()
-    yield bench
+    yield Bench(tmp_path).add_finished()
     for path in (tmp_path / ".cache").glob("serve-*.json"):
         pid = int(re.findall(r'"pid": (\d+)', path.read_text())[0])
         os.kill(pid, signal.SIGTERM)
@@ -78,6 +79,18 @@ def test_a_server_is_started_once_and_then_found(
     until(lambda: not list(page.parent.glob(f"{page.stem}.*")), "its files are gone")
     assert os.waitpid(pid, 0)[0] == pid
     assert "started the server" in cli("open", "fit").out  # a new one
+
+
+def test_a_port_that_is_taken_at_the_same_moment_is_replaced(
+    own_bench: Bench, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(open_command, "listen", lambda *_: socket.socket())  # it was free before
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        server = open_command._start_server([str(own_bench.root)], port)
+    assert server.port != str(port)
 
 
 def test_without_a_display_the_address_is_printed(

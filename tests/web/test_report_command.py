@@ -113,8 +113,7 @@ def test_names_and_logs_are_escaped(own_bench: Bench, report: Report) -> None:
     text = STUDY.replace("n: [7, 8]", f"n: [7], x: ['{trick}', '<img src=x onerror=y>']")
     own_bench.run(text.replace("acc=0.{n}", "acc=0.{n} {x:q}"))
     (own_bench.folder / "noise").write_text(trick)
-    log = next(own_bench.root.glob("fit/lr=0.5*/train.log"))
-    log.write_text(f"{trick}\x1b]0;x\x07\n")
+    next(own_bench.root.glob("fit/lr=0.5*/train.log")).write_text(f"{trick}\x1b]0;x\x07\n")
     page = report("fit")
     assert "alert(1)" in page
     assert "\x1b" not in page
@@ -199,8 +198,7 @@ def test_checks_of_models(own_bench: Bench, cli: Cli, report: Report) -> None:
     write_check(own_bench.root, "bad_1", bad, at=1e9 + 9)
     assert f"<title>{bad.verdict.kind} " in report("model/bad_1")
     assert "<title>PASS " in report(str(good))
-    page = report("model")
-    assert page.count("<h1>") >= 2
+    assert report("model").count("<h1>") >= 2
     (good / MODEL_FILE).write_text("{")
     broken = cli("report", "model/good_1")
     assert (broken.code, str(good) in broken.err) == (4, True)

@@ -20,7 +20,6 @@ from assay.errors import NotFoundError
 from assay.follow.api import StudyLocation
 from assay.web.pages import run as run_page
 from assay.web.pages import run_files
-from assay.web.pages.run import list_readings
 from assay.web.pages.run_files import (
     LOG_BYTES,
     choose_log,
@@ -68,8 +67,7 @@ class TestLog:
         assert found["matches"] == [{"offset": 23, "line": "step 2 loss 2.7 lr 0.1"}]
         assert found["is_whole"]
         monkeypatch.setattr(run_page, "_searchers", queue.SimpleQueue())
-        answer = client.get(f"/api{PAGE}{GOOD}/log?command=train&find=step")
-        assert answer.status_code == 429
+        assert client.get(f"/api{PAGE}{GOOD}/log?command=train&find=step").status_code == 429
         assert client.get(f"/api{PAGE}{GOOD}/log?command=train").status_code == 200
 
     def test_mistakes(self, client: TestClient) -> None:
@@ -112,9 +110,8 @@ class TestFiles:
     ) -> None:
         (tmp_path / "files" / "media").mkdir(parents=True)
         for name in ("2.png", "10.png", "3.wav"):
-            (tmp_path / "files" / "media" / name).write_bytes(
-                b"RIFF....WAVE" if name == "3.wav" else b"\x89PNG\r\n\x1a\n"
-            )
+            head = b"RIFF....WAVE" if name == "3.wav" else b"\x89PNG\r\n\x1a\n"
+            (tmp_path / "files" / "media" / name).write_bytes(head)
         (tmp_path / "plot.png").write_bytes(b"\x89PNG\r\n\x1a\n")
         lines = [
             {"step": 2, "name": "x", "file": "media/2.png", "caption": None},
@@ -215,7 +212,7 @@ def timed(served: Bench, tmp_path_factory: pytest.TempPathFactory) -> Iterator[t
 class TestCurves:
     def test_readings_and_metrics_share_the_axis_of_time(self, timed: tuple[TestClient, Path]) -> None:
         client, run = timed
-        names = list_readings(str(run))
+        names = [*run_page._find_readings(str(run)).columns]
         assert names[:2] == ["CPU, % of one core", "memory, GiB"]
         assert "GPU, %" in names
         address = f"/api{PAGE}{GOOD}/curves"
@@ -286,8 +283,7 @@ def test_the_last_verdict_is_the_last_line(tmp_path: Path, line: Any, kinds: lis
     first = json.dumps({"at": 9e15, "source": "checks", "verdicts": [VERDICT]})
     last = line if isinstance(line, str) else json.dumps({"at": 1.7e9, "source": "checks", "verdicts": [line]})
     path.write_text(f"{first}\n{last}\n")
-    rows = load_run_verdicts(location, "x")
-    assert [row.kind for row in rows] == kinds
+    assert [row.kind for row in load_run_verdicts(location, "x")] == kinds
     assert load_verdicts(location)[-1]["kind"] == kinds[0]
 
 

@@ -12,9 +12,9 @@ from tests.finished_study import GOOD, Bench
 from tests.web_client import READER, TOKEN, UPLOADER, WRITE, build_tokens, open_client
 
 from assay.web import live, security
-from assay.web.alarms import Alarms, FoundAlarms
 from assay.web.app import list_entries
 from assay.web.interface import Alarm
+from assay.web.pages.studies import Alarms, FoundAlarms
 from assay.web.routes import build_route, get, post
 from assay.web.security import COOKIE, Guard, Limit, is_loopback, split_host
 from assay.web.site import Site

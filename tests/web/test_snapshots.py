@@ -165,9 +165,8 @@ def test_a_long_curve_takes_memory_only_while_it_is_made(root: Path) -> None:
             assert client.get(f"{address}&rows={rows}").status_code == 200
         left, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
-    assert (
-        peak < 8 * 8 * count
-    )  # three columns of 8 bytes, as stored and as arrays; objects for all points would be 4 more
+    # three columns of 8 bytes, as stored and as arrays; objects for all points would be 4 more
+    assert peak < 8 * 8 * count
     assert left < 8 * count
 
 

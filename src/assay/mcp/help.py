@@ -53,12 +53,10 @@ def _describe(group: Group, path: tuple[str, ...]) -> Iterator[dict[str, Any]]:
             yield {**facts, "arguments": [], "options": [], "note": note}
             continue
         options = request.extend(each for _, each in load_all("options", " ".join(words))).OPTIONS
-        described = [(each, _describe_option(field, each)) for field, each in options.items()]
-        yield {
-            **facts,
-            "arguments": [facts for each, facts in described if not each.names],
-            "options": [facts for each, facts in described if each.names],
-        }
+        described: dict[str, list[dict[str, Any]]] = {"arguments": [], "options": []}
+        for field, each in options.items():
+            described["options" if each.names else "arguments"].append(_describe_option(field, each))
+        yield {**facts, **described}
 
 
 def _describe_option(field: str, option: Option) -> dict[str, Any]:

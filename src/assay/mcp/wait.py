@@ -29,6 +29,7 @@ _PAUSE_S = 0.25  # between two checks
 _SHARE = 10  # a pause is at least this many times as long as the check before it
 _MOST_NAMES = 20
 _WELL = {State.DONE, State.PRUNED}
+Patterns = tuple[tuple[str, str], ...]
 
 
 @contextmanager
@@ -80,9 +81,6 @@ def wait(request: WaitRequest, console: Console) -> int:
     states = set(facts["counts"])
     is_well = facts["reason"] == "met" or (request.until is None and states and states <= _WELL)
     return int(ExitCode.OK if is_well else ExitCode.FAILED)
-
-
-Patterns = tuple[tuple[str, str], ...]
 
 
 def _follow(location: StudyLocation, patterns: Patterns, request: WaitRequest, console: Console) -> dict[str, Any]:

@@ -127,8 +127,8 @@ def _build_facts(plot: Plot, selection: PlottedRuns, most: int) -> dict[str, Any
         xs, ys = thin_line(line.xs, line.ys, most)
         is_run = line.members == 1 and line.label in runs
         name = {"run": runs[line.label].key} if is_run else {"group": line.label}
-        facts = {"points": len(line.ys), "is_thinned": len(ys) < len(line.ys), "x": list(xs), "value": list(ys)}
-        lines.append({**name, **facts})
+        is_thinned = len(ys) < len(line.ys)
+        lines.append({**name, "points": len(line.ys), "is_thinned": is_thinned, "x": list(xs), "value": list(ys)})
     return {"metric": plot.name, "x": chart.x_name, "lines": lines}
 
 
@@ -141,8 +141,6 @@ _FORMS = {  # the options of each kind of plot in addition to the common ones
     "pareto": ("log", "log_x"),
     "importance": (),
 }
-
-
 _PAGE = "html"
 
 
@@ -170,8 +168,7 @@ def _choose_form(request: PlotRequest) -> str:
         raise UsageError(f"choose one of {' and '.join(f'--{name}' for name in given)}")
     form = given[0] if given else ""
     spelled = {"group_by": "--group-by", "log_x": "--log-x", "x": "-x"}
-    every = dict.fromkeys(name for names in _FORMS.values() for name in names)
-    for name in every:
+    for name in dict.fromkeys(name for names in _FORMS.values() for name in names):
         if getattr(request, name) and name not in _FORMS[form]:
             takers = [f"--{each}" if each else "a plot of curves" for each, names in _FORMS.items() if name in names]
             kind = f"--{form}" if form else "a plot of curves"
@@ -180,9 +177,8 @@ def _choose_form(request: PlotRequest) -> str:
     if request.as_json and (form or request.output):
         raise UsageError("--json prints the curves of runs", f"leave out --json, or {f'--{form}' if form else '-o'}")
     if form == "parallel" and request.output is None:
-        raise UsageError(
-            "--parallel cannot be read on a terminal", "draw it into a file: add -o parallel.svg, or -o parallel.html"
-        )
+        hint = "draw it into a file: add -o parallel.svg, or -o parallel.html"
+        raise UsageError("--parallel cannot be read on a terminal", hint)
     return form
 
 

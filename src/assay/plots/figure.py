@@ -173,9 +173,8 @@ def _draw_curve(axes: Axes, curve: doc.Curve, *, is_thin: bool) -> None:
     if curve.line:
         axes.plot(xs, ys, **{**look, **({"linewidth": 1.0} if is_thin else {})})
         return
-    edge: dict[str, Any] = (
-        {"linewidths": 1.2} if curve.marker == "cross" else {"edgecolors": "white", "linewidths": 0.4}
-    )
+    dot: dict[str, Any] = {"edgecolors": "white", "linewidths": 0.4}
+    edge = {"linewidths": 1.2} if curve.marker == "cross" else dot
     size, marker = 22 if len(xs) < 200 else 12, _MARKERS[curve.marker]
     axes.scatter(xs, ys, s=size, color=look["color"], marker=marker, alpha=0.9, zorder=3, **edge)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from assay import plugins
@@ -42,10 +43,7 @@ class DrawnRun(NamedTuple):
 
 
 Place = Callable[[DrawnRun], float]
-
-
-def _get_value(run: DrawnRun) -> float:
-    return run.value
+_get_value: Place = attrgetter("value")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +81,8 @@ def _build_trials(selection: PlottedRuns, key: SortKey, notes: Sequence[str], *,
     missing = [f"{render_count(without, 'run')} without a finite {metric}: not drawn"] if without else []
     if is_log and (below := sum(trial.value <= 0 for trial in items)):
         missing.append(f"{render_count(below, 'run')} with a {metric} of zero or below: not on a logarithmic scale")
-    is_single = selection.counts[metric] == 1
     word = {"bestmin": "lowest", "bestmax": "highest"}.get(key.at + direction, key.at)
-    y_name = metric if is_single else f"{metric} ({word} of each run)"
+    y_name = metric if selection.counts[metric] == 1 else f"{metric} ({word} of each run)"
     return DrawnRuns(metric, direction, y_name, items, (*notes, *missing))
 
 
@@ -99,9 +96,8 @@ def _plot_scatter(selection: PlottedRuns, trials: DrawnRuns, options: PlotOption
 
 
 def _build_scatter(selection: PlottedRuns, trials: DrawnRuns, param: str, options: PlotOptions) -> LineChart:
-    values = [trial.row.params.get(param) for trial in trials.items]
-    space = selection.get_space(param)
-    place = _choose_places([*values, *space.values], options.log_x, options.names, space.is_log)
+    values, space = [trial.row.params.get(param) for trial in trials.items], selection.get_space(param)
+    place = _choose_places(values, options.log_x, options.names, space)
     lines = _color_points(trials, param, place, options)
     return LineChart(
         (*lines, *_mark_unfinished(trials.items, lambda run: place.at(run.row.params.get(param)))),
@@ -142,10 +138,8 @@ def _color_points(trials: DrawnRuns, param: str, place: _Places, options: PlotOp
         ranges.setdefault(min(int(_fraction(number, low, high, scale) * _RANGES), _RANGES - 1), []).append(index)
     lines = []
     for part, members in sorted(ranges.items()):
-        ends = [render_number(end([numbers[index] for index in members])) for end in (min, max)]
-        lines.append(
-            build(f"{color}={'…'.join(dict.fromkeys(ends))}", [done[i] for i in members], part / (_RANGES - 1))
-        )
+        ends = dict.fromkeys(render_number(end(numbers[index] for index in members)) for end in (min, max))
+        lines.append(build(f"{color}={'…'.join(ends)}", [done[i] for i in members], part / (_RANGES - 1)))
     return lines
 
 
@@ -190,10 +184,8 @@ def _choose_params(selection: PlottedRuns, options: PlotOptions) -> tuple[list[s
         return list(options.params), []
     found = differing_params([row.params for row in selection.rows])
     if not found:
-        raise UsageError(
-            f"{selection.studies}: no parameter differs between these runs",
-            f"name parameters with {options.names.params}, or plot curves: leave out --slices or --parallel",
-        )
+        hint = f"name parameters with {options.names.params}, or plot curves: leave out --slices or --parallel"
+        raise UsageError(f"{selection.studies}: no parameter differs between these runs", hint)
     notes = [f"the first {MOST_PARAMS} of {len(found)} parameters{options.names.choose_params}"]
     return found[:MOST_PARAMS], notes if len(found) > MOST_PARAMS else []
 
@@ -205,10 +197,8 @@ def build_pareto(selection: PlottedRuns, options: PlotOptions) -> list[Plot]:
     """Plot a point for each run, one metric over another, and the runs that no other run beats in both."""
     found = load_trials(selection, options)
     if len(found) != 2:
-        raise UsageError(
-            f"--pareto needs two metrics, and {'these are' if len(found) > 2 else 'this is'} {len(found)}",
-            "name two: -m loss -m time, or loss:min and acc:max",
-        )
+        message = f"--pareto needs two metrics, and {'these are' if len(found) > 2 else 'this is'} {len(found)}"
+        raise UsageError(message, "name two: -m loss -m time, or loss:min and acc:max")
     across, up = found
     heights = {trial.row.key: trial.value for trial in up.items}
     both = [trial for trial in across.items if trial.row.key in heights]
@@ -223,8 +213,8 @@ def build_pareto(selection: PlottedRuns, options: PlotOptions) -> list[Plot]:
         return heights[run.row.key]
 
     others = [trial for trial in done if trial.row.key not in front]
-    found_points = [("Pareto set", best), *([("other runs", others)] if others else [])]
-    points = [_draw_points(label, runs, _get_value, get_height) for label, runs in found_points]
+    named = (("Pareto set", best), ("other runs", others))
+    points = [_draw_points(label, runs, _get_value, get_height) for label, runs in named if runs]
     chart = LineChart(
         (*points, *_mark_unfinished(both, _get_value, get_height)),
         title=f"{selection.studies}: {up.metric} and {across.metric}, {len(best)} of {len(done)} in the Pareto set",
@@ -267,10 +257,10 @@ def _build_best_so_far(done: Sequence[DrawnRun], direction: Direction, number: M
     best = done[0]
     for trial in done:
         if trial is best or (trial.value < best.value if direction == "min" else trial.value > best.value):
-            x = number[trial.row.key]
-            xs += [x, x] if ys else [x]
-            ys += [best.value, trial.value] if ys else [trial.value]
-            names += [best.label, trial.label] if names else [trial.label]
+            corners = [best, trial] if ys else [trial]
+            xs += [number[trial.row.key]] * len(corners)
+            ys += [each.value for each in corners]
+            names += [each.label for each in corners]
             best = trial
     return Line("best so far", [*xs, float(last)], [*ys, best.value], names=[*names, best.label])
 
@@ -281,19 +271,15 @@ def _build_best_so_far(done: Sequence[DrawnRun], direction: Direction, number: M
 def _plot_parallel(selection: PlottedRuns, trials: DrawnRuns, options: PlotOptions) -> Plot:
     """Plot a line for each finished run through its parameters to its value; better runs are darker, and on top."""
     params, notes = _choose_params(selection, options)
-    done = sort_values(
-        trials.done, [trial.value for trial in trials.done], "max" if trials.direction == "min" else "min"
-    )
+    worst_first: Direction = "max" if trials.direction == "min" else "min"
+    done = sort_values(trials.done, [trial.value for trial in trials.done], worst_first)
     if not done:
         raise UsageError(f"no finished run has {trials.metric}", "parallel coordinates are drawn of finished runs")
     columns = [[trial.row.params.get(param) for trial in done] for param in params]
     values = [trial.value for trial in done]
-    uprights = [
-        _build_upright(param, column, False, options.names, selection.get_space(param))
-        for param, column in zip(params, columns, strict=True)
-    ]
-    axis, places = _build_upright(trials.metric, values, options.log, options.names)
-    uprights.append((axis, places))
+    pairs = zip(params, columns, strict=True)
+    uprights = [_build_upright(name, each, False, options.names, selection.get_space(name)) for name, each in pairs]
+    uprights.append(_build_upright(trials.metric, values, options.log, options.names))
     low, high = min(values), max(values)
     scale: Scale = "log" if options.log and low > 0 else "linear"
     lines = []
@@ -332,12 +318,11 @@ def _build_upright(
     name: str, values: Sequence[Any], log: bool, names: OptionNames, space: Declared = _NOTHING
 ) -> tuple[Axis, list[float]]:
     """Return the axis of a parameter or of the metric, and the position of each value on it."""
-    place = _choose_places([*values, *space.values], log, names, space.is_log, is_upright=True)
-    ticks: list[tuple[float, str]]
-    if place.ticks:
-        step = -(-len(place.ticks) // _MOST_CATEGORY_TICKS)
-        ticks = [(_center(index, len(place.ticks)), text) for index, (_, text) in enumerate(place.ticks)][::step]
-        return Axis(name, ticks), [_center(place.at(value), len(place.ticks)) for value in values]
+    place = _choose_places(values, log, names, space, is_upright=True)
+    if count := len(place.ticks):
+        step = -(-count // _MOST_CATEGORY_TICKS)
+        ticks = [(_center(index, count), text) for index, text in place.ticks][::step]
+        return Axis(name, ticks), [_center(place.at(value), count) for value in values]
     numbers = [place.at(value) for value in values]
     known = [number for number in numbers if math.isfinite(number)]
     reached = [*known, *map(_read_number, space.values)]
@@ -410,10 +395,11 @@ class _Places:
 
 
 def _choose_places(
-    values: Sequence[Any], log: bool, names: OptionNames, prefers_log: bool, *, is_upright: bool = False
+    values: Sequence[Any], log: bool, names: OptionNames, space: Declared, *, is_upright: bool = False
 ) -> _Places:
-    """Return numbers if all values are numbers; otherwise a column for each value, in their order. A missing value has
-    a column of its own, or (`is_upright`) NaN among numbers. `prefers_log`: choose a logarithmic scale if possible."""
+    """Return numbers if all values are numbers, also those of the space that a search chooses from; otherwise a column
+    for each value, in their order. A missing value has a column of its own, or (`is_upright`) NaN among numbers."""
+    values = [*values, *space.values]
     numbers = [parse_number(value) for value in values]
     known = [number for number in numbers if number is not None and math.isfinite(number)]
     is_missing = [value is None for value in values]
@@ -421,7 +407,7 @@ def _choose_places(
         if log and min(known) <= 0:
             raise UsageError("a logarithmic axis cannot show zero and below", f"leave out {names.log} or {names.log_x}")
         few = sorted({float(number) for number in known})
-        scale: Scale = "log" if log or (prefers_log and min(known) > 0) else _choose_scale(known)
+        scale: Scale = "log" if log or (space.is_log and min(known) > 0) else _choose_scale(known)
         return _Places(_read_number, scale, marks=few if len(few) <= _FEW else ())
     if log:
         raise UsageError("a logarithmic axis needs numbers, and these are not all numbers", f"leave out {names.log_x}")

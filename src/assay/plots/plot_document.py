@@ -11,20 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
 
 from assay.plots.plotting import Plot
-from assay.show.chart import (
-    Line,
-    LineChart,
-    Scale,
-    build_band_edges,
-    build_log_ticks,
-    build_shown,
-    build_ticks,
-    number_lines,
-    render_end_value,
-    render_log_ticks,
-    render_ticks,
-    thin_line,
-)
+from assay.show import chart as charts
+from assay.show.chart import Line, LineChart, Scale
 from assay.show.formatting import render_count, render_number
 from assay.values import document as doc
 
@@ -53,7 +41,7 @@ def build_blocks(plot: Plot) -> Iterator[doc.Block]:
     if plot.title:
         yield doc.Text(doc.Span(plot.title, "strong"))
     is_single = isinstance(plot.chart, LineChart)
-    shown = [build_shown(chart) for chart in ([plot.chart] if isinstance(plot.chart, LineChart) else plot.chart)]
+    shown = [charts.build_shown(chart) for chart in ([plot.chart] if isinstance(plot.chart, LineChart) else plot.chart)]
     yield from (_build_chart(chart, is_single) for chart in shown)
     keys = {(style, shape): text for chart in shown for style, shape, text in _list_keys(chart, is_single)}
     if keys:
@@ -63,10 +51,10 @@ def build_blocks(plot: Plot) -> Iterator[doc.Block]:
 def _build_chart(chart: LineChart, is_wide: bool) -> doc.Chart:
     curves: list[doc.Curve] = []
     areas = []
-    for index, (number, line) in enumerate(number_lines(chart.lines)):
+    for index, (number, line) in enumerate(charts.number_lines(chart.lines)):
         style = _style(line, number)
         if line.spread:
-            lower, upper = (_build_points(chart, line, edge) for edge in build_band_edges(line, chart.scale))
+            lower, upper = (_build_points(chart, line, edge) for edge in charts.build_band_edges(line, chart.scale))
             areas.append(doc.Area(upper, lower, f"spread {style}"))
         if line.raw:
             curves.append(doc.Curve(_build_points(chart, line, line.raw), f"raw {style}"))
@@ -91,7 +79,7 @@ def _build_chart(chart: LineChart, is_wide: bool) -> doc.Chart:
         chart.title,
         hovers=[] if chart.axes or any(line.look != "line" for line in chart.lines) else [*_build_hovers(chart)],
         x_range=_find_x_range(chart),
-        x_ticks=_name_x(chart) or _build_x_axis([*xs, *bounds], chart.x_scale, is_wide),
+        x_ticks=_build_x_ticks(chart, [*xs, *bounds], is_wide),
         is_wide=is_wide,
         x_label=chart.x_name if is_wide else "",
     )
@@ -100,7 +88,7 @@ def _build_chart(chart: LineChart, is_wide: bool) -> doc.Chart:
 def _build_points(chart: LineChart, line: Line, ys: Sequence[float]) -> list[doc.Point]:
     """Return points; lines are reduced to a few times as many as a page shows, single points are all kept."""
     to_x, to_y = _transform(chart.x_scale), _transform(chart.scale)
-    xs, ys = thin_line(line.xs, ys, _LONG if line.look == "line" else len(ys))
+    xs, ys = charts.thin_line(line.xs, ys, _LONG if line.look == "line" else len(ys))
     return [*zip(map(to_x, xs), map(to_y, ys), strict=True)]
 
 
@@ -138,11 +126,11 @@ def _list_keys(chart: LineChart, is_single: bool) -> Iterator[tuple[str, str, st
         yield from ((f"s{shade}", "own", "") for shade in range(2, SHADES - 1, 2))
         yield f"s{SHADES - 1}", "own", best
         return
-    for index, (number, line) in enumerate(number_lines(chart.lines)):
+    for index, (number, line) in enumerate(charts.number_lines(chart.lines)):
         kind = sum(each.look == line.look for each in chart.lines[:index])
         shape = {"line": "line", "dots": _MARKERS[kind % len(_MARKERS)], "crosses": "crossed"}[line.look]
         count = f", {render_count(len(line.ys), 'point')}" if not line.names else ""
-        text = f"{line.label}  {render_end_value(line)}{count}" if is_single else line.label
+        text = f"{line.label}  {charts.render_end_value(line)}{count}" if is_single else line.label
         yield _style(line, number), f"own {shape}", text
     if any(line.raw for line in chart.lines):
         yield "c0", "own faint", "faint: before smoothing"
@@ -160,24 +148,22 @@ def _build_log_axis(places: Sequence[float], scale: Scale) -> list[tuple[float, 
     known = [place for place in places if math.isfinite(place)]
     if scale != "log" or not known:
         return None
-    ticks = build_log_ticks(10 ** min(known), 10 ** max(known), 6)
-    return [(math.log10(tick), text) for tick, text in render_log_ticks(ticks)]
+    ticks = charts.build_log_ticks(10 ** min(known), 10 ** max(known), 6)
+    return [(math.log10(tick), text) for tick, text in charts.render_log_ticks(ticks)]
 
 
-def _build_x_axis(places: Sequence[float], scale: Scale, is_wide: bool) -> list[tuple[float, str]] | None:
-    """Return the numbers of an x axis; None if they are whole, and the renderer chooses round ones."""
-    known = [place for place in places if math.isfinite(place)]
-    if scale == "log" or all(place.is_integer() for place in known):
-        return _build_log_axis(known, scale)
-    ticks = build_ticks(min(known), max(known), 12 if is_wide else 6)
-    return list(zip(ticks, render_ticks(ticks), strict=True))
-
-
-def _name_x(chart: LineChart) -> list[tuple[float, str]]:
+def _build_x_ticks(chart: LineChart, places: Sequence[float], is_wide: bool) -> list[tuple[float, str]] | None:
+    """Return the names or numbers of an x axis; None if they are whole, and the renderer chooses round ones."""
     if chart.axes:
         return [(float(index), axis.name) for index, axis in enumerate(chart.axes)]
-    to_x = _transform(chart.x_scale)
-    return list(chart.x_ticks) or [(to_x(mark), render_number(mark)) for mark in chart.x_marks]
+    if chart.x_ticks or chart.x_marks:
+        to_x = _transform(chart.x_scale)
+        return list(chart.x_ticks) or [(to_x(mark), render_number(mark)) for mark in chart.x_marks]
+    known = [place for place in places if math.isfinite(place)]
+    if chart.x_scale == "log" or all(place.is_integer() for place in known):
+        return _build_log_axis(known, chart.x_scale)
+    ticks = charts.build_ticks(min(known), max(known), 12 if is_wide else 6)
+    return list(zip(ticks, charts.render_ticks(ticks), strict=True))
 
 
 def _find_x_range(chart: LineChart) -> tuple[float, float] | None:

@@ -112,12 +112,12 @@ def load_selection(
     index: Index,
     locations: Sequence[StudyLocation],
     where: Where | None,
-    patterns: Sequence[tuple[str, str]],
+    patterns: tuple[tuple[str, str], ...],
     console: Console,
 ) -> PlottedRuns:
     """Load the runs to plot. `patterns`: of the runs of a study; none: all runs."""
     data = load_fresh_table(index, locations, console)
-    chosen = select_rows(data, where, tuple(patterns)) if data.rows else []
+    chosen = select_rows(data, where, patterns) if data.rows else []
     keep = leave_out_foreign(data, chosen) or chosen
     if unranked := find_left_out(data, chosen, keep):
         console.error(describe_unranked(unranked, locations))
@@ -137,11 +137,7 @@ def build_selection(data: IndexTable, keep: Sequence[int], locations: Sequence[S
 
 
 def choose_metrics(
-    selection: PlottedRuns,
-    asked: Sequence[Asked],
-    *,
-    makes_line: bool = True,
-    names: OptionNames = COMMAND_LINE,
+    selection: PlottedRuns, asked: Sequence[Asked], *, makes_line: bool = True, names: OptionNames = COMMAND_LINE
 ) -> tuple[list[SortKey], list[str]]:
     """Return the requested metrics (`loss`, `loss:min`), else those of the search, else the metric with the highest
     priority; and a note if it was chosen among several."""
@@ -151,7 +147,8 @@ def choose_metrics(
     if asked:
         keys = [_read_metric(each, selection) for each in asked]
         return list({key.name: key for key in keys}.values()), []
-    metric = choose_metric(selection.counts) if makes_line else min(known, key=metric_priority)
+    # the metric with the highest priority that makes a line: a single point per run belongs in a table
+    metric = min(known, key=lambda name: (makes_line and selection.counts[name] < 2, metric_priority(name)))
     others = [name for name in known if name != metric]
     more = ", ".join(others[:8]) + (" …" if len(others) > 8 else "")
     notes = [f"{metric} (others: {more}{names.choose_metric})"] if others and names.choose_metric else []
@@ -194,11 +191,6 @@ def describe_metrics(location: StudyLocation) -> str:
     return f"describe under `metrics:` in {record.source} how the logs show them, then read the logs again: {again}"
 
 
-def choose_metric(counts: Mapping[str, int]) -> str:
-    """Return the metric with the highest priority that makes a line: a single point per run belongs in a table."""
-    return min(counts, key=lambda name: (counts[name] < 2, metric_priority(name)))
-
-
 def _build(index: Index, selection: PlottedRuns, key: SortKey, options: PlotOptions, notes: Sequence[str]) -> Plot:
     data, keep, metric = selection.data, selection.keep, key.name
     curves, x_name, left_out = _load_curves(index, selection, metric, options)
@@ -218,7 +210,7 @@ def _build(index: Index, selection: PlottedRuns, key: SortKey, options: PlotOpti
     shown = lines[: options.best or MOST_LINES]
     if len(shown) < len(lines):
         notes.append(f"the {len(shown)} best of {len(lines)}{options.names.choose_best}")
-    if options.log and (count := count_unplaced(shown)):
+    if options.log and (count := sum(y <= 0 for line in shown for y in line.raw or line.ys)):
         notes.append(f"{render_count(count, 'value')} of zero or below: not on a logarithmic scale")
     chart = LineChart(
         tuple(shown),
@@ -235,16 +227,14 @@ def _build_groups(
     data: IndexTable, keep: Sequence[int], key: SortKey, options: PlotOptions, curves: Mapping[int, Line]
 ) -> tuple[list[Line], list[str]]:
     """Return a line for each group, in the order and with the numbers of the table that `assay sum -g` prints."""
-    column = data.metrics[key.name]
     built = build_groups(data, keep, options.group_by)
     colors = _choose_group_colors(data, options.group_by)
-    groups = sort_groups(data, built, [key])
-    several = len({group.study for group in groups}) > 1
+    several = len({group.study for group in built}) > 1
     lines, empty = [], []
-    for group in groups:
+    for group in sort_groups(data, built, [key]):
         params = describe_params(group.params) or "all"
         label = f"{group.study}/{params}" if several else params
-        value = measure_group(column, group)
+        value = measure_group(data.metrics[key.name], group)
         members = [curves[i] for i in group.runs if i in curves]
         if not value.n or value.mean is None or not members:
             empty.append(label)
@@ -324,20 +314,15 @@ def _load_curves(
         raise UsageError(f"{metric} is counted by epoch in these runs, not by step", hint)
     else:
         xs, hint = {i: each.steps for i, each in series.items()}, f"{names.as_counted}, points are counted"
-    rising = {i for i in xs if _is_rising(xs[i])}
+    rising = {i for i, each in xs.items() if _is_rising(each)}
     whole = {i for i in xs if i in rising or (xs[i] and all(map(math.isfinite, xs[i])))}
     if x is None and len(whole) < len(xs):
         counted = {i: Line(rows[i].key, range(1, len(each.values) + 1), each.values) for i, each in series.items()}
         return counted, "point", []
     if not whole:
         raise UsageError(f"{metric} has no {x}s in these runs", hint)
-    lines = {
-        i: Line(rows[i].key, xs[i], series[i].values)
-        if i in rising
-        else _sort_line(rows[i].key, xs[i], series[i].values)
-        for i in xs
-        if i in whole
-    }
+    lines = {i: Line(rows[i].key, xs[i], series[i].values) for i in xs if i in whole}
+    lines |= {i: _sort_line(lines[i]) for i in whole - rising}
     left_out = []
     if missing := [rows[i].name for i in xs if i not in whole]:
         more = " …" if len(missing) > 3 else ""
@@ -354,9 +339,9 @@ def _is_rising(xs: Sequence[float]) -> bool:
     return bool(xs) and math.isfinite(xs[0]) and math.isfinite(xs[-1]) and all(map(le, xs, islice(xs, 1, None)))
 
 
-def _sort_line(label: str, xs: Sequence[float], ys: Sequence[float]) -> Line:
-    order = sorted(range(len(xs)), key=xs.__getitem__)
-    return Line(label, [xs[i] for i in order], [ys[i] for i in order])
+def _sort_line(line: Line) -> Line:
+    order = sorted(range(len(line.xs)), key=line.xs.__getitem__)
+    return Line(line.label, [line.xs[i] for i in order], [line.ys[i] for i in order])
 
 
 def find_start(data: IndexTable, i: int) -> float:
@@ -416,22 +401,18 @@ def describe_value(value: object) -> str:
 def rank_lines(lines: Sequence[Line], direction: Direction) -> list[Line]:
     """Sort lines by the best value of each, best first; those without a finite value are last."""
 
-    def key(line: Line) -> tuple[bool, float]:
+    def find_best(line: Line) -> float:
         ys = line.raw or line.ys
         finite = ys if has_finite_sum(ys) else [y for y in ys if math.isfinite(y)]
-        if not finite:
-            return True, 0.0
-        return False, min(finite) if direction == "min" else -max(finite)
+        return min(finite, default=math.inf) if direction == "min" else -max(finite, default=-math.inf)
 
-    return sorted(lines, key=key) if len(lines) > 1 else list(lines)
+    return sorted(lines, key=find_best) if len(lines) > 1 else list(lines)
 
 
 def build_paths(path: str, metrics: Sequence[str]) -> list[str]:
     """Return one file per metric: with several metrics, each name contains its metric."""
-    if len(metrics) == 1:
-        return [path]
     stem, suffix = os.path.splitext(path)
-    return [f"{stem}-{metric.replace('/', '_')}{suffix}" for metric in metrics]
+    return [path] if len(metrics) == 1 else [f"{stem}-{each.replace('/', '_')}{suffix}" for each in metrics]
 
 
 _LOOKS = COLORS * 4  # colours and dashes
@@ -446,11 +427,9 @@ def choose_colors(names: Iterable[str]) -> dict[str, int]:
     """
     chosen: dict[str, int] = {}
     taken: set[int] = set()
-    for name in names:
-        if name not in chosen:
-            wanted = zlib.crc32(name.encode("utf-8", "surrogatepass"))
-            chosen[name] = wanted % _LOOKS if len(taken) == _LOOKS else _find_free(wanted, taken)
-            taken.add(chosen[name])
+    for name in dict.fromkeys(names):
+        chosen[name] = _find_free(zlib.crc32(name.encode("utf-8", "surrogatepass")), taken)
+        taken.add(chosen[name])
     return chosen
 
 
@@ -461,41 +440,28 @@ def separate_colors(chosen: Mapping[str, int]) -> dict[str, int]:
     """
     looks = COLORS if len(chosen) <= COLORS else _LOOKS
     found: dict[str, int] = {}
-    rest = []
     for name in sorted(chosen):
-        if chosen[name] % looks in found.values():
-            rest.append(name)
-        else:
+        if chosen[name] % looks not in found.values():
             found[name] = chosen[name] % looks
-    for name in rest:
-        taken = set(found.values())
-        found[name] = chosen[name] % looks if len(taken) == _LOOKS else _find_free(chosen[name], taken)
+    for name in sorted(chosen.keys() - found.keys()):
+        found[name] = _find_free(chosen[name], set(found.values()))
     return found
 
 
 def _find_free(wanted: int, taken: set[int]) -> int:
     order = (dash + (wanted + step) % COLORS for dash in range(0, _LOOKS, COLORS) for step in range(COLORS))
-    return next(number for number in order if number not in taken)
+    return next((number for number in order if number not in taken), wanted % _LOOKS)
 
 
 def resample(lines: Sequence[Line], count: int) -> list[Line]:
     """Return all lines at the same xs, evenly from the first to the last; NaN before and after a line's own range."""
     low, high = min(line.xs[0] for line in lines), max(line.xs[-1] for line in lines)
     xs = [low + (high - low) * part / (count - 1) for part in range(count)] if high > low else [low]
-    return [
-        replace(
-            line,
-            xs=xs,
-            ys=read_at(dict(zip(line.xs, line.ys, strict=True)), xs),
-            raw=read_at(dict(zip(line.xs, line.raw, strict=True)), xs) if line.raw else (),
-        )
-        for line in lines
-    ]
 
+    def read(line: Line, ys: Sequence[float]) -> Sequence[float]:
+        return read_at(dict(zip(line.xs, ys, strict=True)), xs) if ys else ()
 
-def count_unplaced(lines: Iterable[Line]) -> int:
-    """Count the values that a logarithmic scale cannot show."""
-    return sum(y <= 0 for line in lines for y in line.raw or line.ys)
+    return [replace(line, xs=xs, ys=read(line, line.ys), raw=read(line, line.raw)) for line in lines]
 
 
 class Declared(NamedTuple):
@@ -505,18 +471,15 @@ class Declared(NamedTuple):
     is_range: bool = False
     is_log: bool = False
 
-    def join(self, other: Declared) -> Declared:
-        """Return the values that either of two sweeps of a search chooses from."""
-        values = (*self.values, *other.values)
-        return Declared(values, self.is_range and other.is_range, self.is_log or other.is_log)
-
 
 def load_space(locations: Sequence[StudyLocation]) -> dict[str, Declared]:
     """Return the values that the searches of these studies choose parameters from."""
     found: dict[str, Declared] = {}
     searches = filter(None, map(load_search_file, locations))
-    for name, declared in (pair for search in searches for sweep in search.space for pair in _read_axes(sweep)):
-        found[name] = found[name].join(declared) if name in found else declared
+    for name, (values, is_range, is_log) in (p for each in searches for sweep in each.space for p in _read_axes(sweep)):
+        before = found.get(name, Declared((), is_range=True))
+        joined = (*before.values, *values)
+        found[name] = Declared(joined, before.is_range and is_range, before.is_log or is_log)
     return found
 
 

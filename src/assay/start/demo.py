@@ -55,8 +55,7 @@ def lay_out(folder: Path) -> Path:
     """Copy the example to a folder; existing files stay."""
     if any(find_spec(name) is None for name in NEEDS):
         raise MissingExtraError("the demo's training program", "demo")
-    target = folder / _PROGRAM
-    source = find_examples() / _PROGRAM
+    target, source = folder / _PROGRAM, find_examples() / _PROGRAM
     try:
         target.mkdir(parents=True, exist_ok=True)
         for path in sorted(source.iterdir()):
@@ -84,8 +83,6 @@ def edited(path: Path, edit: Edit) -> Iterator[bool]:
 # ---------------------------------------------------------------- the command
 
 _PIPE_WIDTH = 110  # width of the text without a terminal
-
-
 Call = Callable[[Sequence[str]], int]
 
 
@@ -109,24 +106,23 @@ def demo(request: DemoRequest, console: Console, call: Call) -> int:  # noqa: AR
         os.chdir(start)
 
 
-def _show_sweep(plain: bool, where: str, hidden: str | None, run: Call) -> int:
-    say = _Narrator()
-    say(
+def _show_sweep(plain: bool, where: str, hidden: str | None, call: Call) -> int:
+    _say(
         f"Assay in a minute. The program and the study are in {where}: charlm.py trains a small character-level "
         "language model with numpy; sweep.yml asks for a grid of runs."
     )
-    say.shows("sweep.yml", _excerpt("sweep.yml"))
-    code = say.runs("assay run sweep.yml" + (" --plain" if plain else ""), run)
+    _show_file("sweep.yml", _excerpt("sweep.yml"))
+    code = _run("assay run sweep.yml" + (" --plain" if plain else ""), call)
     if code != ExitCode.OK:
         return code
-    say("Nothing was added to the program: the metrics come from its log, by the patterns in sweep.yml.")
-    say.runs("assay sum charlm --sort eval_loss:min --limit 6", run)
-    say.runs("assay sum charlm --group-by seed --metrics eval_loss,loss,acc", run)
+    _say("Nothing was added to the program: the metrics come from its log, by the patterns in sweep.yml.")
+    _run("assay sum charlm --sort eval_loss:min --limit 6", call)
+    _run("assay sum charlm --group-by seed --metrics eval_loss,loss,acc", call)
     if find_function("plot.draw"):
-        say.runs("assay plot charlm --metric loss --group-by seed", run)
-    say("The runs are folders. Calling it again runs nothing, since everything is finished:")
-    code = say.runs("assay run sweep.yml --plain", run) or _show_convergence(say, run)
-    show_next(say, where, hidden)
+        _run("assay plot charlm --metric loss --group-by seed", call)
+    _say("The runs are folders. Calling it again runs nothing, since everything is finished:")
+    code = _run("assay run sweep.yml --plain", call) or _show_convergence(call)
+    show_next(where, hidden)
     return code
 
 
@@ -135,81 +131,79 @@ def find_hidden() -> str | None:
     return None if shutil.which("assay") else os.path.dirname(sys.executable)
 
 
-def show_next(say: Callable[[str], None], where: str, hidden: str | None) -> None:
-    say("What to try next:")
+def show_next(where: str, hidden: str | None) -> None:
+    _say("What to try next:")
     if hidden is not None:
         print(f"  export PATH={shlex.quote(hidden)}:$PATH", flush=True)  # one line, whatever the width
-    say(f"  cd {where}")
-    say("  assay serve: all of this in the browser (or at the end of the demo: --serve)")
-    say("  assay ls charlm; assay show RUN; assay logs RUN; assay diff RUN RUN")
-    say("  edit sweep.yml (another lr) and `assay run sweep.yml`: only the new runs run")
-    say("  assay golden check golden.yml -s golden --html report.html; assay report charlm")
-    say("  assay golden show golden")
-    say("  start a longer sweep, kill the supervisor with `kill -9`, and `assay run sweep.yml` again: nothing is lost")
+    _say(f"  cd {where}")
+    _say("  assay serve: all of this in the browser (or at the end of the demo: --serve)")
+    _say("  assay ls charlm; assay show RUN; assay logs RUN; assay diff RUN RUN")
+    _say("  edit sweep.yml (another lr) and `assay run sweep.yml`: only the new runs run")
+    _say("  assay golden check golden.yml -s golden --html report.html; assay report charlm")
+    _say("  assay golden show golden")
+    _say("  start a longer sweep, kill the supervisor with `kill -9`, and `assay run sweep.yml` again: nothing is lost")
 
 
-def serve(run: Call) -> int:
+def serve(call: Call) -> int:
     """Serve the page until Ctrl-C, which counts as success; if the page is not installed, print how to install it."""
-    say = _Narrator()
     check = find_function("page.check")
     if check is None:
-        say("No page here: no plug-in serves one; `assay doctor` lists the plug-ins that could not be loaded")
+        _say("No page here: no plug-in serves one; `assay doctor` lists the plug-ins that could not be loaded")
         return int(ExitCode.OK)
     try:
         check()
     except UsageError as error:
-        say(f"No page here: {error.message}; {error.hint}")
+        _say(f"No page here: {error.message}; {error.hint}")
         return int(ExitCode.OK)
-    say("Last: the same in the browser. Ctrl-C ends it.")
-    code = say.runs("assay serve --port 0", run)
+    _say("Last: the same in the browser. Ctrl-C ends it.")
+    code = _run("assay serve --port 0", call)
     return int(ExitCode.OK if code == ExitCode.INTERRUPTED else code)
 
 
-def _show_convergence(say: _Narrator, run: Call) -> int:
+def _show_convergence(call: Call) -> int:
     """Gather, then check a harmless change and a bug; return 0 if both verdicts are right."""
-    say("Second question: does training still converge after a change? golden.yml says what to record and compare:")
-    say.shows("golden.yml", _excerpt("golden.yml", "golden:"))
-    say("Record a good training once, at its checkpoints; the segments are repeated to measure the noise.")
-    code = say.runs("assay golden gather golden.yml -s golden --quiet", run)
+    _say("Second question: does training still converge after a change? golden.yml says what to record and compare:")
+    _show_file("golden.yml", _excerpt("golden.yml", "golden:"))
+    _say("Record a good training once, at its checkpoints; the segments are repeated to measure the noise.")
+    code = _run("assay golden gather golden.yml -s golden --quiet", call)
     if code != ExitCode.OK:
         return code
-    say("Somebody makes the program quicker. The last digits change, the training does not:")
-    good = _check_edit(say, run, HARMLESS)
-    say(
+    _say("Somebody makes the program quicker. The last digits change, the training does not:")
+    good = _check_edit(call, HARMLESS)
+    _say(
         "Somebody else tidies up, and the gradient of one layer is lost. It trains on, prints plausible numbers and "
         "ends with exit code 0; the check says from which step on it is worse, and by how much:"
     )
-    bad = _check_edit(say, run, BROKEN)
+    bad = _check_edit(call, BROKEN)
     if good is None or bad is None:
         return int(ExitCode.OK)
     is_right = good == ExitCode.OK and bad == ExitCode.FAILED
     return int(ExitCode.OK if is_right else ExitCode.FAILED)
 
 
-def _check_edit(say: _Narrator, run: Call, edit: Edit) -> int | None:
+def _check_edit(call: Call, edit: Edit) -> int | None:
     with edited(Path("charlm.py"), edit) as is_there:
         if not is_there:
-            say("(charlm.py was changed here, so this part is left out)")
+            _say("(charlm.py was changed here, so this part is left out)")
             return None
-        say.shows("charlm.py", f"-{edit.before}+{edit.after}")
-        return say.runs("assay golden check golden.yml -s golden --quiet", run)
+        _show_file("charlm.py", f"-{edit.before}+{edit.after}")
+        return _run("assay golden check golden.yml -s golden --quiet", call)
 
 
-class _Narrator:
-    """Prints sentences, files and commands with their output, so that a newcomer can follow."""
+def _say(text: str) -> None:
+    print(wrap(text, terminal_width(sys.stdout, _PIPE_WIDTH)), flush=True)
 
-    def __call__(self, text: str) -> None:
-        print(wrap(text, terminal_width(sys.stdout, _PIPE_WIDTH)), flush=True)
 
-    def shows(self, name: str, text: str) -> None:
-        print(f"\n{_paint(f'--- {name}', 'dim')}\n{text}{_paint('---', 'dim')}", flush=True)
+def _show_file(name: str, text: str) -> None:
+    print(f"\n{_paint(f'--- {name}', 'dim')}\n{text}{_paint('---', 'dim')}", flush=True)
 
-    def runs(self, line: str, run: Call) -> int:
-        print(f"\n{_paint(f'$ {line}', 'bold')}", flush=True)
-        code: int = run(line.split()[1:])
-        sys.stderr.flush()
-        print(flush=True)
-        return code
+
+def _run(line: str, call: Call) -> int:
+    print(f"\n{_paint(f'$ {line}', 'bold')}", flush=True)
+    code = call(line.split()[1:])
+    sys.stderr.flush()
+    print(flush=True)
+    return code
 
 
 def _paint(text: str, style: str) -> str:
@@ -219,8 +213,7 @@ def _paint(text: str, style: str) -> str:
 def _excerpt(name: str, start: str = "") -> str:
     """Return the file without its leading comment; with `start` only that section."""
     lines = Path(name).read_text(encoding="utf-8").splitlines(keepends=True)
-    first = next(
-        (n for n, line in enumerate(lines) if line.strip() and not line.startswith("#") and line.startswith(start)), 0
-    )
+    is_start = [bool(line.strip()) and not line.startswith("#") and line.startswith(start) for line in lines]
+    first = is_start.index(True) if any(is_start) else 0
     last = next((n for n in range(first + 1, len(lines)) if start and not lines[n].startswith((" ", "#"))), len(lines))
     return "".join(lines[first:last])

@@ -35,7 +35,7 @@ class Flags(NamedTuple):
 
 
 def read_flags(path: str) -> Flags:
-    """The flags of the script; if it has none, of the first module of its folder that it imports and that has some."""
+    """Return the flags of the script; if it has none, of the first module of its folder with some that it imports."""
     tree = _parse(path)
     for file, each in ((path, tree), *_find_modules(path, tree)):
         for tool, read in (("argparse", _read_argparse), ("click", _read_click)):
@@ -115,8 +115,7 @@ def _build_flag(names: list[str], given: Mapping[str, Any], *, is_switch: bool, 
     """Return the flag; None if it is not a long flag, which without a value could not be left out of a command."""
     flag = next((name for name in names if name.startswith("--")), names[0])
     name, default, is_long = flag.lstrip("-"), given.get("default"), flag.startswith("--")
-    is_positional = not flag.startswith("-")
-    is_required = bool(given.get("required")) or (is_positional and given.get("nargs") not in ("?", "*"))
+    is_required = bool(given.get("required")) or (name == flag and given.get("nargs") not in ("?", "*"))
     if is_switch:
         default = bool(default) and given.get("action") != "store_false"
     elif several and isinstance(default, list | tuple):

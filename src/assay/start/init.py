@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from assay.config.fields import LoadOptions
@@ -21,7 +21,6 @@ from assay.observe.extract import Extractor
 from assay.show.console import Console
 from assay.show.formatting import clean, render_count, shorten
 from assay.start.flags import Flags, read_flags
-from assay.start.patterns import Guess, guess_patterns
 from assay.system.files import write_new
 from assay.system.processes import find_descendants, signal_all
 from assay.values.options import Request, argument, option
@@ -38,12 +37,7 @@ class InitRequest(Request):
     arguments: tuple[str, ...] = argument("[-- ARGUMENT...]", multiple=True, required=False)
     output: str | None = option("-o", "--output", metavar="FILE", help="The study file.  [default: SCRIPT.yml]")
     seconds: float = option(
-        "--seconds",
-        type=float,
-        minimum=1,
-        default=10.0,
-        metavar="S",
-        help="How long the script is run.",
+        "--seconds", type=float, minimum=1, default=10.0, metavar="S", help="How long the script is run."
     )
     no_run: bool = option("--no-run", default=False, help="Do not run the script; guess no metrics.")
 
@@ -66,7 +60,12 @@ def init(request: InitRequest, console: Console) -> int:
     output = _see_output(request, script, missing, console)
     guesses = guess_patterns(output.text.splitlines(), [flag.name for flag in flags.found])
     text = "".join(f"{line}\n" for line in _render(script, target, flags, guesses))
-    _check(text, target, guesses, output)
+    # the file can be read, and its patterns match the output that they were guessed from
+    patterns = [each for each in load_study(target, LoadOptions(text=text)).metrics if isinstance(each, Pattern)]
+    found = Extractor(patterns).feed(f"{output.text}\n".encode())
+    lost = [each.metric for each in guesses if each.metric not in (*found, "step", "epoch")]
+    if lost:
+        raise UsageError(f"no pattern for {', '.join(lost)} could be made", "without metrics: --no-run")
     try:
         write_new(target, text)
     except OSError as error:
@@ -142,6 +141,64 @@ def _end(process: subprocess.Popen[bytes]) -> int | None:
     return code
 
 
+# ---------------------------------------------------------------- guessed patterns
+
+_PAIR = re.compile(
+    r"(?P<before>(?:train(?:ing)?|val(?:id(?:ation)?)?|test|eval)[ ])?"
+    r"(?P<name>[A-Za-z][\w/.-]*)(?P<between>[\"']?\s*[:=]?\s*\[?)"
+    r"(?P<number>[-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?)(?![\w.])",
+    re.IGNORECASE,
+)
+_STEPS = ("step", "global_step", "iteration", "iter", "it", "epoch")  # the first one that is printed is the position
+_METRIC = r"loss|acc|err|score|reward|perplexity|ppl|bleu|f1|auc|mse|mae|psnr"
+_NOT = ("time", "eta", "elapsed", "took", "seconds", "sec", "version", "seed")
+_MOST_METRICS = 8
+
+
+class Guess(NamedTuple):
+    metric: str
+    pattern: str
+    line: str  # the first matching line as it is shown: a long one from the name on
+    lines: int
+
+
+def guess_patterns(lines: Iterable[str], params: Collection[str]) -> list[Guess]:
+    """Return the position first, then metrics in the order of the output. Parameters are not metrics."""
+    found: dict[str, Guess] = {}
+    decimal: set[str] = set()
+    for line in lines:
+        for match in _PAIR.finditer(line):
+            name = (match["before"] or "") + match["name"]
+            if not match["between"] or name.endswith((".", "-")):
+                continue
+            between = re.sub(r"(?:\\ )+", r"\\s+", re.escape(match["between"])).replace(r"\s+", " ", 1)
+            shown = shorten(clean(line[match.start() if len(line) > 60 else 0 :].strip()), 60, front=60)
+            known = found.get(name) or Guess(name, f"{name}{between}({{number}})", shown, 0)
+            found[name] = known._replace(lines=known.lines + 1)
+            decimal |= {name} if "." in match["number"] or "e" in match["number"].lower() else set()
+    step = next((each for word in _STEPS for each in found if each.lower() == word), None)
+    position = []
+    if step is not None:
+        name, pattern = "epoch" if step.lower() == "epoch" else "step", found[step].pattern
+        position = [found[step]._replace(metric=name, pattern=pattern.replace("({number})", r"(\d+)"))]
+    metrics = [each for each in found.values() if _is_metric(each.metric, decimal, params)]
+    return [*position, *(_separate(each, found) for each in metrics[:_MOST_METRICS])]
+
+
+def _is_metric(name: str, decimal: Collection[str], params: Collection[str]) -> bool:
+    word = name.lower()
+    if word in (*_STEPS, *_NOT) or word.replace("_", "-") in {each.lower().replace("_", "-") for each in params}:
+        return False
+    return name in decimal or re.search(_METRIC, word) is not None
+
+
+def _separate(guess: Guess, found: Collection[str]) -> Guess:
+    """Exclude longer names that end with this one: `loss` must not match `val loss`."""
+    fronts = [other.removesuffix(guess.metric) for other in found if other.endswith(guess.metric)]
+    guards = "".join(f"(?<!{re.escape(front)})" for front in fronts if front).replace("\\ ", " ")
+    return guess._replace(metric=guess.metric.lower().replace(" ", "_"), pattern=guards + guess.pattern)
+
+
 # ---------------------------------------------------------------- the file
 
 
@@ -170,16 +227,6 @@ def _quote(value: object) -> str:
     if isinstance(value, str) and re.fullmatch(r"[A-Za-z][\w.-]*", value) and value.lower() not in _YAML_WORDS:
         return value
     return json.dumps(value, ensure_ascii=False, default=str)
-
-
-def _check(text: str, target: str, guesses: Sequence[Guess], output: _Output) -> None:
-    """Check that the file can be read, and that its patterns match the output that they were guessed from."""
-    study = load_study(target, LoadOptions(text=text))
-    patterns = [each for each in study.metrics if isinstance(each, Pattern)]
-    found = Extractor(patterns).feed(f"{output.text}\n".encode())
-    lost = [each.metric for each in guesses if each.metric not in (*found, "step", "epoch")]
-    if lost:
-        raise UsageError(f"no pattern for {', '.join(lost)} could be made", "without metrics: --no-run")
 
 
 def _print_end(

@@ -17,8 +17,7 @@ from starlette.responses import Response
 from assay.errors import UsageError
 from assay.system.files import parse_json
 from assay.values import layout
-from assay.web.answers import send
-from assay.web.routes import TEXT, Routes, Schema, record, ref
+from assay.web.routes import TEXT, Routes, Schema, record, ref, send
 from assay.web.site import get_site, load_study
 from assay.web.snapshots import StudySnapshot
 
@@ -62,10 +61,7 @@ def _act(request: Request, body: bytes) -> Response:
     shown = "\n".join(shlex.join(["assay", *words]) for words in commands[:_MOST_SHOWN])
     code, said = 0, ""
     for words in commands:
-        if action == "rerun":
-            code, said = _start(snapshot, words)
-        else:
-            code, said = call(words)
+        code, said = _start(snapshot, words) if action == "rerun" else call(words)
         if code:
             break
     get_site(request).snapshots.refresh(snapshot.slug)
@@ -134,13 +130,8 @@ def _start(snapshot: StudySnapshot, words: Sequence[str]) -> tuple[int, str]:
         return 4, f"{path}: {error.strerror}"
     with log:
         begins = log.tell()
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "assay", *words],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
+        argv = [sys.executable, "-P", "-m", "assay", *words]
+        process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
     code = None
     try:
         code = process.wait(_EARLY_S)

@@ -1,4 +1,4 @@
-"""The ASGI application: routes, static files, errors as pages."""
+"""The ASGI application: routes, static files, errors as pages, and the page that asks for the token."""
 
 from __future__ import annotations
 
@@ -17,22 +17,21 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
 from assay.errors import AssayError, NotFoundError, UsageError
-from assay.web import actions, assets, live, login
+from assay.web import actions, assets, live
 from assay.web import json_routes as api
-from assay.web.alarms import Alarms
-from assay.web.answers import send
 from assay.web.pages import compare, profiles, run, studies, study
-from assay.web.routes import RouteEntry, build_route
-from assay.web.security import Guard
+from assay.web.routes import RouteEntry, Routes, build_route, send
+from assay.web.security import ALLOWS, COOKIE, TOKEN_KEY, Guard
 from assay.web.site import FOLDER, Site, get_site
 
-MODULES = (assets, actions, live, login, studies, study, run, compare, api, profiles)
+MODULES = (assets, actions, live, studies, study, run, compare, api, profiles)
 _SMALLEST_PACKED = 1024
+ROUTES = Routes()
 
 
 def list_entries(site: Site) -> list[RouteEntry]:
     own: list[RouteEntry] = [entry for module in MODULES for entry in module.ROUTES]
-    return own + [entry for _, each in site.pages for entry in each.routes]
+    return ROUTES + own + [entry for _, each in site.pages for entry in each.routes]
 
 
 def build_app(site: Site) -> ASGIApp:
@@ -56,7 +55,7 @@ def build_app(site: Site) -> ASGIApp:
     )
     app.state.site = site
     app.state.entries = entries
-    app.state.alarms = Alarms(site.snapshots, site.pages)
+    app.state.alarms = studies.Alarms(site.snapshots, site.pages)
     packed = GZipMiddleware(app, minimum_size=_SMALLEST_PACKED, compresslevel=1)
     return Guard(packed, routes, tokens=site.tokens, hosts=site.hosts, is_open=site.is_open)
 
@@ -80,4 +79,21 @@ def _show_error(request: Request, error: Exception) -> Response:
     headers = getattr(error, "headers", None)
     response = get_site(request).render(request, "error.html", status=status, code=status, message=message, hint=hint)
     response.headers.update(headers or {})
+    return response
+
+
+@ROUTES.page("/login", "open")
+def show_login(request: Request) -> Response:
+    return get_site(request).render(request, "login.html")
+
+
+@ROUTES.page("/login", method="POST")
+def check_login(request: Request) -> Response:
+    """Return the scopes of the token, which the guard has checked. The browser keeps the token for actions; if reading
+    needs it too, a cookie allows that."""
+    site, token = get_site(request), request.scope[TOKEN_KEY]
+    response = send({"scopes": sorted(ALLOWS[token.scope])})
+    if not site.is_open and "read" in ALLOWS[token.scope]:
+        is_https = request.url.scheme == "https"
+        response.set_cookie(COOKIE, token.build_cookie(), httponly=True, samesite="strict", path="/", secure=is_https)
     return response

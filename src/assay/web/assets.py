@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from contextlib import suppress
 from functools import cache
 from importlib.metadata import PackageNotFoundError, distribution
 from urllib.parse import unquote, urlsplit
@@ -31,19 +32,13 @@ def build_remedy() -> str:
     script = os.path.join(os.path.dirname(FOLDER), os.pardir, os.pardir, "hatch_build.py")
     if os.path.exists(script):
         return build_command([sys.executable, os.path.normpath(script)])
-    source = _find_source()
+    source = ""  # the folder that pip installed Assay from (PEP 610)
+    with suppress(PackageNotFoundError, ValueError):
+        address = urlsplit(json.loads(distribution("assay").read_text("direct_url.json") or "{}").get("url", ""))
+        source = unquote(address.path) if address.scheme == "file" else ""
     if source and os.path.isfile(os.path.join(source, "hatch_build.py")):
         return build_command([sys.executable, "-m", "pip", "install", "--force-reinstall", "--no-deps", source])
     return "in a clone of Assay: pip install --force-reinstall '.[web]'"
-
-
-def _find_source() -> str:
-    """Return the folder that pip installed Assay from (PEP 610), or "" if it was not installed from a folder."""
-    try:
-        address = json.loads(distribution("assay").read_text("direct_url.json") or "{}").get("url", "")
-    except (PackageNotFoundError, ValueError):
-        return ""
-    return unquote(urlsplit(address).path) if address.startswith("file:") else ""
 
 
 @cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import secrets
@@ -10,17 +11,17 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from assay.errors import InfrastructureError, MissingExtraError, UsageError
 from assay.plugins import find_plugins, load
 from assay.show.console import Console
-from assay.system.files import cache_dir, write_atomic
+from assay.system.files import cache_dir, list_names, parse_json, read_text, write_atomic
+from assay.system.processes import boot_id, is_alive, own_start
 from assay.system.terminal import is_terminal
 from assay.values.hooks import PluginProblem
 from assay.values.options import Request, option
 from assay.values.run import build_command
-from assay.web.servers import noted
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -85,26 +86,24 @@ def serve(request: ServeRequest, console: Console) -> int:
     given = os.environ.pop("ASSAY_TOKEN", None)  # runs that a page starts must not inherit it
     is_local = is_loopback(request.host)
     if not is_local and not tokens:
-        raise UsageError(
-            f"on {request.host} others can reach this server, so it needs a token of yours",
-            "set ASSAY_TOKEN, or write tokens into a file and name it with --tokens",
-        )
+        hint = "set ASSAY_TOKEN, or write tokens into a file and name it with --tokens"
+        raise UsageError(f"on {request.host} others can reach this server, so it needs a token of yours", hint)
     tokens = tokens or (AccessToken(secrets.token_urlsafe(24)),)
     listening = listen(request.host, request.port)
     port = listening.getsockname()[1]
     names = {"localhost", "127.0.0.1", "::1", request.host, socket.gethostname(), *request.names}
-    names |= set(_own_addresses(request.host))
+    shown = f"[{request.host}]" if ":" in request.host else request.host
+    if request.host in ("0.0.0.0", "::"):  # noqa: S104 compared, not used: the server listens on all addresses
+        shown = socket.gethostname()
+        with suppress(OSError):
+            names |= {str(info[4][0]) for info in socket.getaddrinfo(shown, None)}
     site = Site(roots, tokens, is_open=is_local, hosts=tuple(names))
     app = build_app(site)
-    shown = f"[{request.host}]" if ":" in request.host else request.host
-    shown = socket.gethostname() if request.host in ("0.0.0.0", "::") else shown  # noqa: S104 compared, not used
     console.print(f"studies of {', '.join(map(show_path, roots))}")
     if not is_local and not request.tls_cert:
         console.warning(f"traffic to and from {request.host} is not encrypted, nor are tokens: see --tls-cert")
     address = f"{'https' if request.tls_cert else 'http'}://{shown}:{port}/"
-    secret = (
-        next((each.text for each in tokens if each.scope == "write"), "") if not request.tokens and not given else ""
-    )
+    secret = "" if request.tokens or given else next((each.text for each in tokens if each.scope == "write"), "")
     config = uvicorn.Config(
         app,
         log_config=None,  # uvicorn's own closes every handler of this process, and absl's handler its stream too
@@ -257,11 +256,50 @@ def listen(host: str, port: int) -> socket.socket:
     return listening
 
 
-def _own_addresses(host: str) -> list[str]:
-    """Return the IP addresses of this machine if the server listens on all of them."""
-    if host not in ("0.0.0.0", "::"):  # noqa: S104 compared, not used
-        return []
+# ---------------------------------------------------------------- the servers of this user on this machine
+
+
+class Server(NamedTuple):
+    """A server that runs: it has a file about itself in the cache while it serves."""
+
+    pid: int
+    start: int
+    boot: str
+    roots: list[str]
+    address: str  # ends with a slash
+    secret: str = ""  # the token, if the server generated it
+
+    @property
+    def port(self) -> str:
+        return self.address.rstrip("/").rpartition(":")[2]
+
+
+@contextmanager
+def noted(roots: tuple[str, ...], address: str, secret: str) -> Iterator[None]:
+    """List this server in the cache while the context is open. The server also works if that fails."""
+    server = Server(os.getpid(), own_start(), boot_id(), [os.path.realpath(root) for root in roots], address, secret)
+    path = build_path(server, "json")
+    with suppress(OSError):
+        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+        write_atomic(path, json.dumps(server._asdict()), 0o600)
     try:
-        return [str(info[4][0]) for info in socket.getaddrinfo(socket.gethostname(), None)]
-    except OSError:
-        return []
+        yield
+    finally:
+        for each in (path, build_path(server, "html")):
+            with suppress(OSError):
+                os.remove(each)
+
+
+def build_path(server: Server, suffix: str) -> str:
+    return os.path.join(cache_dir(os.environ), f"serve-{server.port}.{suffix}")
+
+
+def list_servers() -> Iterator[Server]:
+    """Yield the servers that are alive. Files that are damaged or of another version are ignored."""
+    folder = cache_dir(os.environ)
+    for name in sorted(list_names(folder)):
+        if name.startswith("serve-") and name.endswith(".json"):
+            with suppress(OSError, ValueError, TypeError):
+                server = Server(**parse_json(read_text(os.path.join(folder, name))))
+                if is_alive(server.pid, server.start, server.boot):
+                    yield server

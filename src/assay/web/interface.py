@@ -64,14 +64,14 @@ def find_mistake(pages: object) -> str:
         return f"{type(pages).__name__} is not an assay.web.api.Pages"
     kinds: dict[str, Any] = dict.fromkeys(("find_alarms", "card", "find_related"), Callable | None)
     kinds |= {"navigation": Navigation | None, "templates": str, "static": str}
-    wrong = [name for name, kind in kinds.items() if not isinstance(getattr(pages, name), kind)]
-    if wrong:
-        return f"{wrong[0]} must not be of the type {type(getattr(pages, wrong[0])).__name__}"
+    for name, kind in kinds.items():
+        if not isinstance(value := getattr(pages, name), kind):
+            return f"{name} must not be of the type {type(value).__name__}"
     if pages.navigation and not all(map(isinstance, pages.navigation, (str, str, int))):
         return f"{pages.navigation} must have two texts and a number"
-    missing = [folder for folder in (pages.templates, pages.static) if folder and not os.path.isdir(folder)]
-    if missing:
-        return f"there is no folder {missing[0]}"
+    for folder in (pages.templates, pages.static):
+        if folder and not os.path.isdir(folder):
+            return f"there is no folder {folder}"
     try:
         list(map(build_route, pages.routes))
     except Exception as error:  # noqa: BLE001 any error of starlette

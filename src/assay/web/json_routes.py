@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -16,27 +16,39 @@ from assay.errors import FormatError, NotFoundError, UsageError
 from assay.follow.api import FoundRun
 from assay.reading import run_diff
 from assay.reading.api import choose_sort, select_rows, sort_rows
-from assay.reading.listing import build_run_facts, list_rows
+from assay.reading.listing import NOT_STARTED, build_run_facts, list_rows
 from assay.reading.run_description import build_facts
 from assay.record.index.base import Series
 from assay.show.chart import thin
 from assay.show.formatting import to_json
 from assay.show.table import build_rows
 from assay.values.state import State
-from assay.web.answers import send
-from assay.web.openapi import build_document
 from assay.web.pages.page_view import METRIC, StudyView, view_params
 from assay.web.pages.run import describe_served, find_children, find_run
 from assay.web.pages.study_page import build_plain_table, find_best, find_names, leave_gaps
 from assay.web.pages.verdicts import load_verdicts
-from assay.web.routes import OBJECT, TEXT, Routes, Schema, UrlParam, many, ref
+from assay.web.routes import (
+    COUNT,
+    FLAG,
+    NUMBER,
+    OBJECT,
+    TEXT,
+    Operation,
+    RouteEntry,
+    Routes,
+    Schema,
+    UrlParam,
+    many,
+    record,
+    ref,
+    send,
+)
 from assay.web.site import build_address, get_site, load_study, read_query
 
 _MOST_COMPARED = 100
 _MOST_POINTS = 100_000
 _CHOICE = ("where", "states", "sort", "reverse", "page", "rows")
-_COUNT: Schema = {"type": "integer", "minimum": 1, "maximum": _MOST_POINTS}
-_POINTS = UrlParam("points", "about how many points; without it all", _COUNT)
+_POINTS = UrlParam("points", "about how many points; without it all", {**COUNT, "minimum": 1, "maximum": _MOST_POINTS})
 _COMPARED = UrlParam("run", "STUDY/RUN; two or more", many(TEXT), needed=True)
 ROUTES = Routes()
 
@@ -154,7 +166,11 @@ def send_series(request: Request) -> Response:
     known = [name for name, column in snapshot.table.metrics.items() if column.count[number]]
     if metric not in known:
         raise NotFoundError("metric", metric, known)
-    points = read_count(request, "points", _MOST_POINTS)
+    points, text = None, request.query_params.get("points")
+    if text is not None:
+        if not text.isascii() or not text.isdecimal() or len(text) > 18 or not 1 <= int(text) <= _MOST_POINTS:
+            raise UsageError(f"points is not a whole number from 1 to {_MOST_POINTS}: {text[:40]!r}")
+        points = int(text)
     with site.snapshots.read_points(snapshot.location.root) as index:
         series = index.load_series(snapshot.table.rows[number].key, metric)
         return send(build_series_facts(series, metric, known, points))
@@ -166,7 +182,10 @@ def build_series_facts(series: Series, metric: str, known: Sequence[str], points
         raise NotFoundError("metric", metric, known)
     chosen: Sequence[int] = range(len(series.values))
     if points is not None and points < len(series.values):
-        chosen = _thin(series.values, points)
+        is_finite = [*map(math.isfinite, series.values)]
+        finite = [(float(i), series.values[i]) for i in chosen if is_finite[i]]
+        gaps = [i for i in chosen if not is_finite[i] and (i == 0 or is_finite[i - 1])]  # the first point of each
+        chosen = sorted({*(int(i) for i, _ in thin(finite, points)), *gaps[:points]})
     return {
         "metric": metric,
         "points": len(series.values),
@@ -175,24 +194,6 @@ def build_series_facts(series: Series, metric: str, known: Sequence[str], points
         "value": [to_json(series.values[i]) for i in chosen],
         "time": leave_gaps(series.times[i] for i in chosen),
     }
-
-
-def _thin(values: Sequence[float], most: int) -> list[int]:
-    """Return the indices of the points to keep, with one for each gap: a stretch of values that are not finite."""
-    finite = [(float(i), value) for i, value in enumerate(values) if math.isfinite(value)]
-    gaps = [
-        i for i, value in enumerate(values) if not math.isfinite(value) and (i == 0 or math.isfinite(values[i - 1]))
-    ]
-    return sorted({*(int(i) for i, _ in thin(finite, most)), *gaps[:most]})
-
-
-def read_count(request: Request, name: str, most: int) -> int | None:
-    text = request.query_params.get(name)
-    if text is None:
-        return None
-    if not text.isascii() or not text.isdecimal() or not 1 <= int(text[:18]) <= most or len(text) > 18:
-        raise UsageError(f"{name} is not a whole number from 1 to {most}: {text[:40]!r}")
-    return int(text)
 
 
 @ROUTES.json("/api/compare", "compareRuns", many(ref("Comparison")), (_COMPARED,))
@@ -217,3 +218,129 @@ def send_comparison(request: Request) -> Response:
             for index, run in zip(indexes[1:], runs[1:], strict=True)
         ]
     return send([to_json(run_diff.build_facts(each)) for each in found])
+
+
+# ---------------------------------------------------------------- shapes of answers: fields that every answer has
+
+MAYBE_TEXT: Schema = {"type": ["string", "null"]}
+MAYBE_NUMBER: Schema = {"type": ["number", "null"]}
+VALUE: Schema = {"anyOf": [NUMBER, {"enum": ["NaN", "Infinity", "-Infinity"]}]}  # JSON has no NaN
+STATE: Schema = {"enum": [str(state) for state in State]}
+COUNTS: Schema = {"type": "object", "additionalProperties": COUNT}
+_BEST: Schema = {"anyOf": [record(run=TEXT, metric=TEXT, value=NUMBER), {"type": "null"}]}
+_VALUES: Schema = {"type": "object", "additionalProperties": VALUE}
+_CURVE = record(
+    name=TEXT, run=MAYBE_TEXT, state=MAYBE_TEXT, runs=COUNT, color={"type": "integer"}, points=COUNT, last=VALUE,
+    best=MAYBE_NUMBER, x=many(MAYBE_NUMBER), y=many(MAYBE_NUMBER),
+)  # fmt: skip
+SCHEMAS: Mapping[str, Schema] = {
+    "Study": record(
+        study=TEXT, name=TEXT, root=TEXT, runs=COUNT, counts=COUNTS, last_activity=MAYBE_NUMBER, link=TEXT
+    ),
+    "StudyFacts": record(
+        study=TEXT, name=TEXT, root=TEXT, runs=COUNT, counts=COUNTS, metrics=many(TEXT), params=many(TEXT),
+        differing=many(TEXT), step=TEXT, best=_BEST, version=COUNT, problems=many(TEXT), link=TEXT,
+    ),
+    "TableRow": OBJECT,
+    "RunRow": record(
+        key=TEXT, study=TEXT, name=TEXT, id=TEXT, state={"enum": [*map(str, State), NOT_STARTED]}, attempt=COUNT,
+        params=OBJECT, created_at=MAYBE_NUMBER, started_at=MAYBE_NUMBER, ended_at=MAYBE_NUMBER, reason=TEXT,
+        tags=many(TEXT), note=TEXT, dir=TEXT, elapsed_s=MAYBE_NUMBER, metrics=_VALUES, overrides=many(TEXT),
+    ),
+    "Run": record(
+        key=TEXT, dir=TEXT, name=TEXT, id=TEXT, study=TEXT, state=STATE, reason=TEXT, params=OBJECT, commands=OBJECT,
+        attempts=many(OBJECT), metrics=OBJECT, metric_sources=many(TEXT), created_at=NUMBER, tags=many(TEXT),
+        notes=many(OBJECT), children=many(TEXT), files=COUNTS,
+    ),
+    "Series": record(
+        metric=TEXT, points=COUNT, is_thinned=FLAG, step=many(MAYBE_NUMBER), value=many(VALUE), time=many(MAYBE_NUMBER)
+    ),
+    "Verdict": record(
+        key=MAYBE_TEXT, judged_at=NUMBER, source=TEXT, result=TEXT, kind=TEXT, subject=TEXT, message=TEXT,
+        value={"anyOf": [VALUE, {"type": "null"}]}, expected={"anyOf": [VALUE, {"type": "null"}]},
+    ),
+    "Comparison": record(
+        first=TEXT, second=TEXT, state={"type": ["object", "null"]}, params=OBJECT, commands=OBJECT, environment=OBJECT,
+        code={"type": "object", "additionalProperties": TEXT}, code_note=MAYBE_TEXT, metrics=OBJECT,
+    ),
+    "Curves": record(
+        metric=TEXT, direction={"enum": ["min", "max"]}, x=TEXT, y=TEXT, log=FLAG, log_x=FLAG, notes=many(TEXT),
+        curves=many(_CURVE),
+    ),
+    "LogPart": record(name=TEXT, text=TEXT, start=COUNT, end=COUNT, size=COUNT),
+    "LogMatches": record(
+        matches=many(record(offset=COUNT, line=TEXT)), start=COUNT, searched=COUNT, size=COUNT, is_whole=FLAG
+    ),
+    "Error": record(error=TEXT, hint=TEXT),
+}  # fmt: skip
+
+
+# ---------------------------------------------------------------- the OpenAPI document
+
+_REASONS = {
+    400: "A value is not valid; the answer names it",
+    401: "A token is needed, or it is wrong",
+    403: "The token does not allow this, or the request comes from another site",
+    404: "There is no such study, run, metric or log",
+    405: "The address does not take this method",
+    409: "It was tried and refused: the command failed, or a run of this name has other content",
+    413: "Too large",
+    415: "The body is not of the kind that is taken here",
+    421: "The server has another name",
+    422: "Understood, and cannot be done",
+    429: "Too many within a minute",
+    503: "The study or the index cannot be read now",
+}
+_PLAIN = (401, 403, 421)  # statuses with a plain text, sent before the path is read
+_PATH_PARAMS = {"study": "a study, as /api/studies names it", "run": "a run: the name of its directory"}
+
+
+def build_document(entries: Iterable[RouteEntry]) -> dict[str, Any]:
+    paths: dict[str, dict[str, Any]] = {}
+    schemas = dict(SCHEMAS)
+    for entry in entries:
+        if entry.operation is not None:
+            (method,) = entry.methods
+            paths.setdefault(entry.path, {})[method.lower()] = _build_operation(entry, entry.operation)
+            schemas |= entry.operation.schemas
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Assay",
+            "version": "1",
+            "description": "What `assay serve` answers to programs. Reading needs no token on the machine itself.",
+        },
+        "paths": paths,
+        "components": {"schemas": schemas, "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}},
+    }
+
+
+def _build_operation(entry: RouteEntry, operation: Operation) -> dict[str, Any]:
+    content = {"application/json": {"schema": operation.answer}}
+    good = {str(status): {"description": "As asked", "content": content} for status in (200, *operation.more)}
+    refusals = sorted({*operation.refusals, *_PLAIN, *((413, 429) if entry.scope != "read" else (429,)), 503})
+    names = [part[1:-1].partition(":")[0] for part in entry.path.split("/") if part.startswith("{")]
+    in_path = [UrlParam(name, _PATH_PARAMS.get(name, name), needed=True) for name in names]
+    responses: dict[str, Any] = {**good}
+    for status in refusals:
+        bodies: dict[str, Any] = {"text/plain": {"schema": TEXT}}
+        if status not in _PLAIN:
+            refused = {"anyOf": [ref("Error"), ref("Action")]} if status == 409 else ref("Error")
+            bodies["application/json"] = {"schema": refused}
+        responses[str(status)] = {"description": _REASONS[status], "content": bodies}
+    params = [*((each, "path") for each in in_path), *((each, "query") for each in operation.params)]
+    built: dict[str, Any] = {
+        "operationId": operation.name,
+        "summary": operation.summary,
+        "parameters": [
+            {"name": name, "in": where, "required": needed, "description": text, "schema": dict(schema)}
+            for (name, text, schema, needed), where in params
+        ],
+        "responses": responses,
+        "security": [{"token": []}] if entry.scope != "read" else [{}, {"token": []}],
+    }
+    if entry.scope != "read":
+        built["description"] = f"Needs a token that allows you to {entry.scope}."
+    if operation.body is not None:
+        built["requestBody"] = {"required": True, "content": dict(operation.body)}
+    return built

@@ -6,7 +6,6 @@ import fnmatch
 import os
 import sys
 import time
-from contextlib import suppress
 from urllib.parse import quote
 
 from assay.errors import InfrastructureError, NotFoundError, UsageError
@@ -19,11 +18,11 @@ from assay.system.processes import host_name, process_start, spawn_session
 from assay.system.terminal import is_terminal
 from assay.values.options import Request, argument, root_option
 from assay.values.run import build_command
-from assay.web.command import PORT, check_parts, listen
-from assay.web.servers import Server, build_path, list_servers
+from assay.web.command import PORT, Server, build_path, check_parts, list_servers, listen
 
 _LONGEST_S = 60.0  # to wait for a started server to answer
 _LOG = "serve.log"
+_HINT = "start it yourself: assay serve"
 
 
 class OpenRequest(Request):
@@ -44,15 +43,16 @@ def open_page(request: OpenRequest, console: Console) -> int:
     server = max(fitting, key=lambda each: each.start, default=None)
     if server is None:
         server = _start_server(roots)
-        console.print(
-            f"started the server, process {server.pid}; to end it: {build_command(['kill', str(server.pid)])}"
-        )
+        kill = build_command(["kill", str(server.pid)])
+        console.print(f"started the server, process {server.pid}; to end it: {kill}")
     address = server.address + page
     with_token = f"{address}#token={server.secret}" if server.secret else address
     console.print(f"open  {with_token if is_terminal(console.out) else address}")
-    if _has_display() and not _open_browser(server, with_token):
+    displays = ("BROWSER", "DISPLAY", "WAYLAND_DISPLAY")
+    has_display = sys.platform == "darwin" or any(map(os.environ.get, displays))
+    if has_display and not _open_browser(server, with_token):
         console.error("no browser could be started: open the address yourself, or name one in BROWSER")
-    elif not _has_display() and os.environ.get("SSH_CONNECTION"):
+    elif not has_display and os.environ.get("SSH_CONNECTION"):
         tunnel = f"{server.port}:127.0.0.1:{server.port}"
         console.print(f"      from your own machine first: {build_command(['ssh', '-L', tunnel, host_name()])}")
     return 0
@@ -83,20 +83,18 @@ def _find_page(name: str | None, root: str | None) -> tuple[list[str], str]:
 # ---------------------------------------------------------------- the server
 
 
-def _start_server(roots: list[str]) -> Server:
+def _start_server(roots: list[str], port: int = PORT) -> Server:
     log = os.path.join(cache_dir(os.environ), _LOG)
     try:
         os.makedirs(os.path.dirname(log), mode=0o700, exist_ok=True)
         write_atomic(log, "", 0o600)
     except OSError as error:
-        raise InfrastructureError(
-            f"{log} cannot be written: {error.strerror}", "start it yourself: assay serve"
-        ) from error
+        raise InfrastructureError(f"{log} cannot be written: {error.strerror}", _HINT) from error
     known = [word for root in roots if os.path.isdir(root) for word in ("--root", root)]
-    port = 0  # any free port
-    with suppress(UsageError):
-        listen("127.0.0.1", PORT).close()
-        port = PORT
+    try:
+        listen("127.0.0.1", port).close()
+    except UsageError:
+        port = 0  # any free port
     words = ["-P", "-m", "assay", "serve", "--port", str(port), *known]
     pid = spawn_session([sys.executable, *words], os.environ, log)
     end = time.monotonic() + _LONGEST_S
@@ -106,14 +104,12 @@ def _start_server(roots: list[str]) -> Server:
             return found
         time.sleep(0.05)
     printed = read_end(log, 2000).strip() or f"it did not answer within {_LONGEST_S:.0f} s"
-    raise InfrastructureError(f"the server could not be started: {printed}", "start it yourself: assay serve")
+    if port and "cannot listen on" in printed:  # another server has taken the port since
+        return _start_server(roots, 0)
+    raise InfrastructureError(f"the server could not be started: {printed}", _HINT)
 
 
 # ---------------------------------------------------------------- the browser
-
-
-def _has_display() -> bool:
-    return sys.platform == "darwin" or any(os.environ.get(name) for name in ("BROWSER", "DISPLAY", "WAYLAND_DISPLAY"))
 
 
 def _open_browser(server: Server, address: str) -> bool:

@@ -62,9 +62,11 @@ def find_verdict(request: ReportRequest, console: Console) -> Document | None:
     if len(request.studies) > 1 or any(getattr(request, name) for name in choices):
         return None
     name = request.studies[0].rstrip("/") if request.studies else None
-    is_file = name is not None and os.path.isfile(name)
+    is_file, find = name is not None and os.path.isfile(name), find_function("report.find_kept")
     builders = load_all("reports")
-    for location, rest in [_find_kept(name)] if name and is_file else _list_readings(name, request.root):
+    if is_file and find is None:
+        raise UsageError(f"{name} is a file, and no plug-in that keeps verdicts in files is installed")
+    for location, rest in [find(name)] if is_file and find else _list_readings(name, request.root):
         for plugin, build in builders:
             try:
                 document = build(location, rest)
@@ -77,15 +79,6 @@ def find_verdict(request: ReportRequest, console: Console) -> Document | None:
             if document is not None:
                 console.warning(f"the plug-in {plugin.name} cannot report {location.name}: {document}")
     return None
-
-
-def _find_kept(path: str) -> tuple[StudyLocation, str]:
-    """Return the study and the id of the verdict that this file contains."""
-    find = find_function("report.find_kept")
-    if find is None:
-        raise UsageError(f"{path} is a file, and no plug-in that keeps verdicts in files is installed")
-    found: tuple[StudyLocation, str] = find(path)
-    return found
 
 
 def _list_readings(name: str | None, root: str | None) -> Iterator[tuple[StudyLocation, str | None]]:

@@ -9,9 +9,9 @@ from html import escape
 from assay.record.index.base import RunRow
 from assay.show.formatting import clean_lines
 from assay.show.table import build_texts
-from assay.web.answers import quote
 from assay.web.pages.page_view import StudyView
 from assay.web.pages.study_page import StudyTable, quote_where
+from assay.web.routes import quote
 
 
 def render_rows(built: StudyTable, view: StudyView, slug: str) -> str:
@@ -24,8 +24,7 @@ def render_rows(built: StudyTable, view: StudyView, slug: str) -> str:
     of_bad = [not math.isfinite(each) and any(map(_is_bad, by_column[i])) for i, each in enumerate(sums)]
     bad = [any(map(_is_bad, row)) for row in table.rows] if any(of_bad) else [False] * len(table.rows)
     if runs:
-        keys = escape_texts([run.folder for run in runs])
-        names = escape_texts([run.name for run in runs])
+        keys, names = escape_texts([run.folder for run in runs]), escape_texts([run.name for run in runs])
         columns.append([_MARK.format(key=key, name=name) for key, name in zip(keys, names, strict=True)])
     else:
         columns.append(["<tr>\n"] * len(table.rows))
@@ -75,10 +74,10 @@ def escape_texts(texts: Sequence[str]) -> list[str]:
 
 def _link_group(view: StudyView, members: str, text: str) -> str:
     """Return a link to the runs of a group, or the plain text if `members` is empty: the group has all runs."""
-    address = view.to_query(group=(), where=members)
     if not members:
         return text
-    return f'<a href="{escape(address)}" class="group" title="the runs of this group">{text or "(none)"}</a>'
+    address = escape(view.to_query(group=(), where=members))
+    return f'<a href="{address}" class="group" title="the runs of this group">{text or "(none)"}</a>'
 
 
 def _list_tags(run: RunRow, view: StudyView) -> Iterator[str]:

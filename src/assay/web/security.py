@@ -76,9 +76,6 @@ class AccessToken:
         """Return a cookie that allows reading and does not contain the token."""
         return hmac.new(self.text.encode(), b"read", hashlib.sha256).hexdigest()
 
-    def is_same_cookie(self, given: str) -> bool:
-        return hmac.compare_digest(self.build_cookie().encode(), given.encode("utf-8", "surrogateescape"))
-
 
 class Limit:
     """A limit of events per minute for each client address."""
@@ -146,11 +143,9 @@ class Guard:
         refusal = self._refuse(scope)
         if refusal is not None:
             status, text = refusal
-            accepted = HTTPConnection(scope).headers.get("accept", "")
+            accepted, query = HTTPConnection(scope).headers.get("accept", ""), scope["query_string"].decode("latin-1")
             if status == 401 and scope["method"] == "GET" and "text/html" in accepted:
-                target = quote(
-                    scope["path"] + (f"?{scope['query_string'].decode('latin-1')}" if scope["query_string"] else "")
-                )
+                target = quote(scope["path"] + (f"?{query}" if query else ""))
                 return await RedirectResponse(f"/login?next={target}", 303)(scope, receive, send_safely)
             headers = {"www-authenticate": "Bearer"} if status == 401 else {}
             return await PlainTextResponse(f"{text}\n", status, headers)(scope, receive, send_safely)
@@ -169,7 +164,9 @@ class Guard:
         is_change = scope["method"] not in ("GET", "HEAD", "OPTIONS")
         if is_change and not self._is_own_origin(request):
             return 403, "refused: the request comes from another site"
-        if needed != "upload" and is_change and _body_size(request) > _LARGEST_BODY:
+        size = request.headers.get("content-length", "0")  # a body without a length is counted as it arrives
+        is_large = not size.isdecimal() or len(size) > 18 or int(size) > _LARGEST_BODY
+        if needed != "upload" and is_change and is_large:
             return 413, f"refused: more than {_LARGEST_BODY} bytes"
         if needed == "open" or (needed == "read" and self.is_open and not is_change):
             return None
@@ -210,8 +207,8 @@ class Guard:
             self.wrong.note(address)
             return 401, "wrong token"
         if needed == "read" and cookie and request.scope["method"] in ("GET", "HEAD"):
-            allowed = [token for token in self.tokens if "read" in ALLOWS[token.scope]]
-            if any(token.is_same_cookie(cookie) for token in allowed):
+            cookies = [token.build_cookie().encode() for token in self.tokens if "read" in ALLOWS[token.scope]]
+            if any(hmac.compare_digest(each, cookie.encode("utf-8", "surrogateescape")) for each in cookies):
                 return None
         return 401, "this needs the token that `assay serve` printed"
 
@@ -219,17 +216,9 @@ class Guard:
 def _is_embedded(request: HTTPConnection) -> bool:
     """Return whether a page of another site or port embeds our answer as a picture, a script, a frame or a stream;
     following a link is allowed."""
-    site = request.headers.get("sec-fetch-site", "none")
-    is_link = (
-        request.headers.get("sec-fetch-mode") == "navigate" and request.headers.get("sec-fetch-dest") == "document"
-    )
-    return site not in ("same-origin", "none") and not (is_link and request.scope["method"] in ("GET", "HEAD"))
-
-
-def _body_size(request: HTTPConnection) -> int:
-    """Return the announced size of the body. A body without a length is counted as it arrives."""
-    text = request.headers.get("content-length", "0")
-    return int(text) if text.isdecimal() and len(text) < 19 else _LARGEST_BODY + 1
+    site, mode, dest = (request.headers.get(f"sec-fetch-{name}", "none") for name in ("site", "mode", "dest"))
+    is_link = (mode, dest) == ("navigate", "document") and request.scope["method"] in ("GET", "HEAD")
+    return site not in ("same-origin", "none") and not is_link
 
 
 def _limit_body(receive: Receive) -> Receive:

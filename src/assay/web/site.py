@@ -20,8 +20,8 @@ from starlette.responses import HTMLResponse, Response
 from assay.show import formatting
 from assay.show.html import build_environment
 from assay.values.plain import render_date
-from assay.web.answers import encode_text, quote
 from assay.web.interface import Navigation, Pages, load_pages
+from assay.web.routes import encode_text, quote
 from assay.web.rows import render_rows
 from assay.web.security import AccessToken
 from assay.web.snapshots import Snapshots, StudySnapshot
@@ -112,12 +112,12 @@ def read_query(request: Request) -> dict[str, list[str]]:
 
 def build_address(*parts: str, **query: object) -> str:
     """Return a URL such as `/studies/NAME/runs/RUN?metric=loss`, quoted; values None, "" and False are left out."""
-    path = "".join(f"/{quote(part)}" for part in parts)
-    pairs = [(name, value) for name, value in query.items() if value not in (None, "", False, ())]
-    return (path or "/") + (f"?{build_query(dict(pairs))}" if pairs else "")
+    path = "".join(f"/{quote(part)}" for part in parts) or "/"
+    given = {name: value for name, value in query.items() if value not in (None, "", False, ())}
+    return f"{path}?{build_query(given)}" if given else path
 
 
 def build_query(values: Mapping[str, object]) -> str:
-    lists = {name: value if isinstance(value, list | tuple) else [value] for name, value in values.items()}
-    pairs = [(name, "1" if each is True else str(each)) for name, several in lists.items() for each in several]
+    lists = ((name, value if isinstance(value, list | tuple) else [value]) for name, value in values.items())
+    pairs = ((name, "1" if each is True else str(each)) for name, several in lists for each in several)
     return "&".join(f"{quote(name)}={quote(text)}" for name, text in pairs)

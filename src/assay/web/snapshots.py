@@ -57,11 +57,8 @@ class StudySnapshot:
     def counts(self) -> Counter[State]:
         """Return the number of runs in each state, as `assay ls` counts them."""
 
-        def count() -> Counter[State]:
-            counts = Counter(map(attrgetter("state"), self.table.rows))
-            return counts + Counter({State.QUEUED: self.planned})
-
-        return self.remember("counts", count)
+        states = map(attrgetter("state"), self.table.rows)
+        return self.remember("counts", lambda: Counter(states) + Counter({State.QUEUED: self.planned}))
 
     @property
     def is_running(self) -> bool:
@@ -69,8 +66,7 @@ class StudySnapshot:
 
     def get_row(self, run: str) -> int:
         """Return the index of a run by its name; raise NotFoundError with suggestions."""
-        rows = enumerate(self.table.rows)
-        known = self.remember("rows", lambda: {row.folder: i for i, row in rows})
+        known = self.remember("rows", lambda: {row.folder: i for i, row in enumerate(self.table.rows)})
         if run not in known:
             raise NotFoundError("run", run, list(known))
         return known[run]
@@ -85,6 +81,14 @@ class _Held:
     snapshot: StudySnapshot
     checked_at: float
     asked_at: float
+
+    def is_due(self, now: float) -> bool:
+        pause = _RUNNING_S if self.snapshot.is_running else _RESTING_S
+        return now - self.checked_at >= pause and now - self.asked_at < _WATCHED_S
+
+    @property
+    def cells(self) -> int:
+        return len(self.snapshot.table.rows) * (11 * len(self.snapshot.table.metrics) + 30)
 
 
 class Snapshots:
@@ -133,7 +137,13 @@ class Snapshots:
         with self._naming:
             at, known = self._named
             if time.monotonic() - at >= at_most_s:
-                known = _find_all(self.roots)
+                found: dict[str, StudyLocation] = {}
+                for location in (StudyLocation(root, name) for root in self.roots for name in find_studies(root)):
+                    slug, number = location.name, 2
+                    while slug in found:
+                        slug, number = f"{location.name}~{number}", number + 1
+                    found[slug] = location
+                known = found
                 self._named = (time.monotonic(), known)
             return known
 
@@ -235,9 +245,7 @@ class Snapshots:
     @contextmanager
     def open_index(self, root: str) -> Iterator[Index]:
         """Yield the index of the root: each thread has a handle of its own, which stays open."""
-        indexes: dict[str, Index] | None = getattr(self._threads, "indexes", None)
-        if indexes is None:
-            indexes = self._threads.indexes = {}
+        indexes: dict[str, Index] = self._threads.__dict__.setdefault("indexes", {})
         if root in indexes and not indexes[root].is_there():
             with suppress(AssayError):
                 indexes.pop(root).close()
@@ -263,7 +271,7 @@ class Snapshots:
             if now - self._asked_at < _WATCHED_S:
                 self._look_at_names()
             with self._lock:
-                due = [held.snapshot for held in self._held.values() if _is_due(held, now)]
+                due = [held.snapshot for held in self._held.values() if held.is_due(now)]
             for snapshot in due:
                 if self._is_closed.is_set():
                     return
@@ -331,28 +339,6 @@ class Snapshots:
             gc.freeze()  # thousands of rows have no cycles, yet each garbage collection would visit all of them
         with self._lock:
             self._held[snapshot.slug] = _Held(snapshot, time.monotonic(), now)
-            cells = sum(map(_count_cells, self._held.values()))
+            cells = sum(held.cells for held in self._held.values())
             while cells > _MOST_CELLS and len(self._held) > 1:  # drop the least recently used
-                _, left = self._held.popitem(last=False)
-                cells -= _count_cells(left)
-
-
-def _find_all(roots: tuple[str, ...]) -> dict[str, StudyLocation]:
-    found: dict[str, StudyLocation] = {}
-    for root in roots:
-        for name in find_studies(root):
-            slug, number = name, 2
-            while slug in found:
-                slug, number = f"{name}~{number}", number + 1
-            found[slug] = StudyLocation(root, name)
-    return found
-
-
-def _is_due(held: _Held, now: float) -> bool:
-    pause = _RUNNING_S if held.snapshot.is_running else _RESTING_S
-    return now - held.checked_at >= pause and now - held.asked_at < _WATCHED_S
-
-
-def _count_cells(held: _Held) -> int:
-    table = held.snapshot.table
-    return len(table.rows) * (11 * len(table.metrics) + 30)
+                cells -= self._held.popitem(last=False)[1].cells

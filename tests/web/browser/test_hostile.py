@@ -83,7 +83,6 @@ def test_a_logged_page_is_shown_and_does_nothing(chromium: Browser, hostile_serv
     assert logged.evaluate("(each) => getComputedStyle(each).color") == "rgb(255, 0, 0)"
     page.frame_locator("iframe").locator("form").wait_for()  # its end
     context.close()
-    outside = {address for address in asked if not address.startswith(hostile_server.address)}
-    assert outside <= refused
+    assert {address for address in asked if not address.startswith(hostile_server.address)} <= refused
     assert any("Blocked script execution" in text for text in heard)
     assert not [text for text in heard if text.startswith("executed")]

@@ -50,8 +50,7 @@ def test_everything_is_reached(open_page: Opener, shown: Exhibits, name: str) ->
         expect(page.get_by_role("list", name="Curves").get_by_role("listitem")).to_have_count(6)
     controls = page.evaluate(NUMBER, CONTROLS)
     reached, unseen = press_through(page, 3 * len(controls) + 10)
-    missed = [text for number, text in enumerate(controls) if number not in reached]
-    assert not missed
+    assert not [text for number, text in enumerate(controls) if number not in reached]
     assert not unseen
 
 
@@ -101,7 +100,6 @@ def test_the_theme_is_kept(open_page: Opener) -> None:
     light = page.evaluate("getComputedStyle(document.body).backgroundColor")
     page.get_by_label("Theme").select_option("dark")
     page.goto(STUDY)
-    dark = page.evaluate("getComputedStyle(document.body).backgroundColor")
-    assert dark != light
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") != light
     page.get_by_label("Theme").select_option("")
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == light

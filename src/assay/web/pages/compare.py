@@ -28,11 +28,10 @@ from assay.values.plain import render_value
 from assay.values.secrets import hide_spec
 from assay.values.series import Direction, direction_of, metric_priority
 from assay.values.where import parse_where
-from assay.web.answers import send
 from assay.web.pages.page_view import COUNTERS, METRIC, StudyView, read_x, view_params
 from assay.web.pages.run_files import split_diff
 from assay.web.pages.study_page import build_selected_curves
-from assay.web.routes import TEXT, Routes, UrlParam, many, ref
+from assay.web.routes import TEXT, Routes, UrlParam, many, ref, send
 from assay.web.site import build_address, build_query, get_site, load_study
 from assay.web.snapshots import StudySnapshot
 
@@ -107,36 +106,26 @@ def build_groups(choice: Choice, everything: bool, base: int | None) -> list[Fie
     run `base`, or if it is None with the best run of each metric."""
     rows = choice.table.rows
     if len(rows) < 2:
-        raise UsageError(
-            f"a comparison needs two runs or more; here {'is one' if rows else 'is none'}",
-            "mark them in the study's table, or change the filter",
-        )
-    groups = (
-        _build_params(rows, everything),
-        _build_metrics(choice.table, everything, base),
-        _build_environment(choice, everything),
-    )
+        message = f"a comparison needs two runs or more; here {'is one' if rows else 'is none'}"
+        raise UsageError(message, "mark them in the study's table, or change the filter")
+    params, metrics = _build_params(rows, everything), _build_metrics(choice.table, everything, base)
+    groups = (params, metrics, _build_environment(choice, everything))
     return [group for group in groups if group.fields or group.hidden]
 
 
 # ---------------------------------------------------------------- fields
 
 
-def _build_run_fields(rows: Sequence[RunRow]) -> Iterator[ComparedField]:
-    yield ComparedField("state", [Cell(str(row.state)) for row in rows])
-    if any(row.took_s is not None for row in rows):
-        times = [row.took_s for row in rows]
-        cells = [Cell() if t is None else Cell(render_duration(t), value=t) for t in times]
-        yield ComparedField("time", cells, is_number=True)
-    if any(row.tags for row in rows):
-        yield ComparedField("tags", [Cell(", ".join(row.tags)) for row in rows])
-
-
 def _build_params(rows: Sequence[RunRow], everything: bool) -> FieldGroup:
     params = [row.params for row in rows]
     every = list(dict.fromkeys(name for each in params for name in each))
     shown = every if everything else differing_params(params)
-    fields = [*_build_run_fields(rows)]
+    fields = [ComparedField("state", [Cell(str(row.state)) for row in rows])]
+    if any(row.took_s is not None for row in rows):
+        times = [Cell() if row.took_s is None else Cell(render_duration(row.took_s), value=row.took_s) for row in rows]
+        fields.append(ComparedField("time", times, is_number=True))
+    if any(row.tags for row in rows):
+        fields.append(ComparedField("tags", [Cell(", ".join(row.tags)) for row in rows]))
     for name in shown[:_MOST_PARAMS]:
         known = [each[name] for each in params if name in each]
         is_number = all(isinstance(value, int | float) and not isinstance(value, bool) for value in known)
@@ -253,10 +242,8 @@ def choose(request: Request) -> Choice:
     chosen = [] if names else select_rows(snapshot.table, parse_where(where) if where else None)
     if len(names or chosen) > _MOST_RUNS:
         page = build_address("studies", snapshot.slug, "compare")
-        raise UsageError(
-            f"{len(names or chosen)} runs are too many to be compared on one page",
-            f"at most {_MOST_RUNS}" if names else f"choose at most {_MOST_RUNS} with a filter: {page}?where=…",
-        )
+        hint = f"at most {_MOST_RUNS}" if names else f"choose at most {_MOST_RUNS} with a filter: {page}?where=…"
+        raise UsageError(f"{len(names or chosen)} runs are too many to be compared on one page", hint)
     found = [(snapshot, i) for i in chosen]
     for name in names:
         study, slash, run = name.rpartition("/")
@@ -270,7 +257,6 @@ def choose(request: Request) -> Choice:
 
 
 def _read_runs(query: QueryParams) -> tuple[list[str], str]:
-    """Return the names of runs and the `where` expression of a query."""
     return list(dict.fromkeys(query.getlist("run"))), query.get("where", "").strip()
 
 
@@ -318,14 +304,9 @@ def _build_runs(choice: Choice, groups: Sequence[FieldGroup], switches: Mapping[
     each run; `order`: the runs on this page; `command`: the command that compares two runs of one study."""
     rows, studies, metrics = choice.table.rows, choice.studies, choice.table.metrics
     several = len({study.slug for study in studies}) > 1
-    runs = [
-        (
-            f"{row.study}/{row.name}" if several else row.name,
-            build_address("studies", study.slug, "runs", row.folder),
-            choice.name(i),
-        )
-        for i, (row, study) in enumerate(zip(rows, studies, strict=True))
-    ]
+    names = [f"{row.study}/{row.name}" if several else row.name for row in rows]
+    links = [build_address("studies", study.slug, "runs", row.folder) for row, study in zip(rows, studies, strict=True)]
+    runs = [*zip(names, links, map(choice.name, range(len(rows))), strict=True)]
     sort, wanted, last = switches.get("sort", ""), switches.get("page", ""), -(-len(rows) // _PER_PAGE)
     number = max(1, min(int(wanted), last)) if wanted.isdecimal() and len(wanted) < 9 else 1
     order = _order(rows, groups, sort.removeprefix("-"), is_falling=sort.startswith("-"))
@@ -363,10 +344,8 @@ def _order(rows: Sequence[RunRow], groups: Sequence[FieldGroup], title: str, *, 
 def _find_base(choice: Choice, query: QueryParams) -> int | None:
     """Return the run that metrics are compared with, by `to` or else the first named one; None: the best of each."""
     wanted = query.get("to", "")
-    names = [choice.name(i) for i in range(len(choice.studies))]
-    if wanted in names:
-        return names.index(wanted)
-    return 0 if choice.names and not query.get("best") and wanted != "best" else None
+    first = 0 if choice.names and not query.get("best") and wanted != "best" else None
+    return next((i for i in range(len(choice.studies)) if choice.name(i) == wanted), first)
 
 
 def _build_query(**values: object) -> str:
@@ -383,7 +362,7 @@ def send_curves(request: Request) -> Response:
     if metric not in choice.table.metrics:
         raise NotFoundError("metric", metric, known)
     counts = choice.table.metrics[metric].count
-    keep = [i for i in range(len(choice.table.rows)) if counts[i]]
+    keep = [i for i, count in enumerate(counts) if count]
     studies = {study.slug: study for study in choice.studies}.values()
     beside = [row for study in studies for row in study.table.rows]
     locations = [study.location for study in studies]

@@ -55,36 +55,30 @@ class StudyView(NamedTuple):
     @classmethod
     def from_query(cls, query: Mapping[str, Sequence[str]]) -> Self:
         """Parse a query; raise UsageError for invalid values and ignore unknown names."""
-        given: dict[str, Any] = {}
-        for name, default in cls._field_defaults.items():
-            texts = [text for text in query.get(name, ()) if text.strip()]
-            if texts:
-                given[name] = _read(name, texts, default)
-        view = cls(**given)
+        given = {name: [text for text in query.get(name, ()) if text.strip()] for name in cls._fields}
+        values = {name: _read(name, texts, cls._field_defaults[name]) for name, texts in given.items() if texts}
+        view = cls(**values)
         if view.tab not in TABS:
             raise UsageError(f"there is no view {view.tab!r}", f"there are {', '.join(TABS)}")
         unknown = set(view.states) - {str(state) for state in State}
         if unknown:
             raise UsageError(f"there is no state {min(unknown)!r}", f"there are {', '.join(map(str, State))}")
         if len(view.where) > _LONGEST_WHERE:
-            raise UsageError(
-                f"the expression has more than {_LONGEST_WHERE} characters", "choose in several steps: tag runs"
-            )
+            message = f"the expression has more than {_LONGEST_WHERE} characters"
+            raise UsageError(message, "choose in several steps: tag runs")
         read_x(view.x)
         if not 0 <= view.smooth < 1:
-            raise UsageError(
-                f"smooth cannot be {view.smooth:g}", "it is a weight from 0 to less than 1, as in smooth=0.9"
-            )
+            hint = "it is a weight from 0 to less than 1, as in smooth=0.9"
+            raise UsageError(f"smooth cannot be {view.smooth:g}", hint)
         return view._replace(**{name: min(max(1, getattr(view, name)), most) for name, most in _MOST.items()})
 
     def to_query(self, **changes: Any) -> str:
         """Return a query such as `?sort=loss&page=2`, without defaults. Changes reset `page` unless they contain it."""
         if changes and "page" not in changes:
             changes["page"] = 1
-        fields = zip(self._fields, self._replace(**changes), self._field_defaults.values(), strict=True)
         told = []
-        for name, value, default in fields:
-            if value != default:
+        for name, value in zip(self._fields, self._replace(**changes), strict=True):
+            if value != self._field_defaults[name]:
                 text = ",".join(map(str, value)) if isinstance(value, tuple) else "1" if value is True else str(value)
                 told.append(f"{name}={quote(text, safe='', errors='backslashreplace')}")
         return f"?{'&'.join(told)}"
@@ -114,11 +108,8 @@ def read_x(text: str) -> XAxis:
 def view_params(*names: str) -> tuple[UrlParam, ...]:
     """Return the URL parameters of these fields, in the order of the fields, for the OpenAPI document."""
     hints = get_type_hints(StudyView, include_extras=True)
-    return tuple(
-        UrlParam(name, hints[name].__metadata__[0], _describe(name, hints[name].__origin__))
-        for name in StudyView._fields
-        if name in names
-    )
+    found = ((name, hints[name]) for name in StudyView._fields if name in names)
+    return tuple(UrlParam(name, hint.__metadata__[0], _describe(name, hint.__origin__)) for name, hint in found)
 
 
 def _describe(name: str, kind: Any) -> Schema:
@@ -131,7 +122,7 @@ def _describe(name: str, kind: Any) -> Schema:
     return {"enum": list(get_args(kind))} if get_origin(kind) is Literal else TEXT
 
 
-def _read(name: str, texts: list[str], default: object) -> object:
+def _read(name: str, texts: list[str], default: object) -> Any:
     if isinstance(default, bool):
         return texts[-1] not in ("0", "false", "no")
     if isinstance(default, tuple):

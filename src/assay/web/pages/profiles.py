@@ -13,10 +13,9 @@ from starlette.responses import FileResponse, Response
 
 from assay.errors import NotFoundError
 from assay.follow.api import StudyLocation
-from assay.web.answers import quote
 from assay.web.assets import VENDOR, build_remedy
 from assay.web.pages.run_files import list_files
-from assay.web.routes import Routes
+from assay.web.routes import Routes, quote
 from assay.web.site import build_address, get_site, load_study
 
 ROUTES = Routes()
@@ -107,20 +106,16 @@ def find_profiled(location: StudyLocation) -> Iterator[tuple[str, float]]:
     except OSError:
         return
     for at, entry in ages[:_MOST_RUNS]:
-        if not entry.name.startswith(".") and any(
-            os.path.exists(os.path.join(entry.path, name)) for name in (_FOLDER, *_AT_TOP)
-        ):
+        paths = (os.path.join(entry.path, name) for name in (_FOLDER, *_AT_TOP))
+        if not entry.name.startswith(".") and any(map(os.path.exists, paths)):
             yield entry.name, at
 
 
 @ROUTES.page("/profiles")
 def show_all(request: Request) -> Response:
     site = get_site(request)
-    found = [
-        (slug, location, run, at)
-        for slug, location in site.snapshots.find_locations().items()
-        for run, at in find_profiled(location)
-    ]
+    known = site.snapshots.find_locations().items()
+    found = [(slug, location, run, at) for slug, location in known for run, at in find_profiled(location)]
     found.sort(key=lambda each: -each[3])
     return site.render(request, "profiles.html", found=found[:_MOST_LISTED], total=len(found))
 

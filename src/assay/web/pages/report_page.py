@@ -13,38 +13,18 @@ from assay.errors import AssayError, UsageError
 from assay.follow.locations import HOW_TO_START, StudyLocation, show_command, show_path
 from assay.follow.log_tails import build_tail, find_failed_log
 from assay.plots import api as plotting
-from assay.reading import best
+from assay.reading import best, summary
 from assay.reading.ranking import SortKey, differing_params
 from assay.reading.run_description import build_environment_sections
 from assay.reading.run_reader import find_step_name, load_fresh_table, load_objectives
-from assay.reading.summary import (
-    StudySummary,
-    SummaryOptions,
-    build_summary,
-    describe_front,
-    describe_unranked,
-    leave_out_foreign,
-    select_rows,
-)
+from assay.reading.summary import StudySummary, SummaryOptions
 from assay.record import run_directory
 from assay.record.folders import is_run_dir
 from assay.record.index.base import RunRow
 from assay.record.index.stored import Index
 from assay.show.console import SILENT, Console
 from assay.show.formatting import render_count, render_duration
-from assay.values.document import (
-    Bars,
-    Block,
-    Commands,
-    Details,
-    Document,
-    Facts,
-    Heading,
-    Section,
-    Span,
-    TableBlock,
-    Text,
-)
+from assay.values import document as doc
 from assay.values.plain import render_date
 from assay.values.run import build_command
 from assay.values.series import metric_priority
@@ -62,7 +42,7 @@ _MOST_COMMITS = 5
 
 def build_report(
     index: Index, locations: Sequence[StudyLocation], options: SummaryOptions, console: Console = SILENT
-) -> Document:
+) -> doc.Document:
     """Build the report with the options of `assay sum`. By default the table has `ROWS` rows and counts the rest."""
     data = load_fresh_table(index, locations, console)
     names = ", ".join(location.name for location in locations)
@@ -72,11 +52,11 @@ def build_report(
     options = options._replace(limit=options.limit or ROWS)
     if not options.sort and not options.pareto:
         options = options._replace(sort=objectives)
-    chosen = select_rows(data, options.where, options.patterns, options.states)
-    keep = leave_out_foreign(data, chosen) or chosen
+    chosen = summary.select_rows(data, options.where, options.patterns, options.states)
+    keep = summary.leave_out_foreign(data, chosen) or chosen
     if not keep:
         raise UsageError(f"{names}: no run matches", f"see all of them: {show_command(['ls'], locations[0])}")
-    found = build_summary(data, options, find_step_name(locations, data.rows))
+    found = summary.build_summary(data, options, find_step_name(locations, data.rows))
     rows = [data.rows[i] for i in keep]
     key = next((key for key in found.sort if key.is_metric), None)
     selection = plotting.build_selection(data, keep, locations)
@@ -86,9 +66,9 @@ def build_report(
     if choice is not None:  # what `assay best` shows: the best run, its margin, and how to repeat it
         run = best.describe_best(data, keep, choice.best.run, locations)
         blocks += [
-            Heading(best.build_title(choice, data)),
-            Section((Facts(best.describe_standing(choice, run, data.metrics[choice.key.name])),)),
-            Details("Its parameters and commands", best.build_details(choice, run, data)),
+            doc.Heading(best.build_title(choice, data)),
+            doc.Section((doc.Facts(best.describe_standing(choice, run, data.metrics[choice.key.name])),)),
+            doc.Details("Its parameters and commands", best.build_details(choice, run, data)),
         ]
     blocks += [
         *_build_table(found, options, locations),
@@ -97,38 +77,43 @@ def build_report(
         *_build_failures(rows, locations),
         *_build_origin(rows, locations),
     ]
-    return Document(names, blocks)
+    return doc.Document(names, blocks)
 
 
 # ---------------------------------------------------------------- the state
 
 
-def _build_head(names: str, rows: Sequence[RunRow]) -> Iterator[Block]:
-    yield Heading(names, level=1, note=render_date(time.time(), "%Y-%m-%d %H:%M"))
+def _build_head(names: str, rows: Sequence[RunRow]) -> Iterator[doc.Block]:
+    yield doc.Heading(names, level=1, note=render_date(time.time(), "%Y-%m-%d %H:%M"))
     states = [row.state for row in rows]
-    found = [(state, states.count(state)) for state in State if state in states]
-    badges = [part for state, count in found for part in (Span(f"{count} {state}", str(state)), " ")]
+    counts = ((state, states.count(state)) for state in State if state in states)
+    badges = [part for state, count in counts for part in (doc.Span(f"{count} {state}", str(state)), " ")]
     starts = [row.started_at for row in rows if row.started_at]
     ends = [row.ended_at for row in rows if row.ended_at]
     took = ""
     if starts and ends and all(state.is_over for state in states):
         spent = render_duration(max(0.0, max(ends) - min(starts)))
         took = f", from {render_date(min(starts), '%Y-%m-%d %H:%M')} on, {spent} until the last one ended"
-    yield Text((f"{render_count(len(rows), 'run')}{took}  ", *badges))
+    yield doc.Text((f"{render_count(len(rows), 'run')}{took}  ", *badges))
 
 
-def _build_table(found: StudySummary, options: SummaryOptions, locations: Sequence[StudyLocation]) -> Iterator[Block]:
+def _build_table(
+    found: StudySummary, options: SummaryOptions, locations: Sequence[StudyLocation]
+) -> Iterator[doc.Block]:
     order = [f"{key.name}, {'lowest' if key.direction == 'min' else 'highest'} first" for key in found.sort]
-    yield Heading("Groups" if options.group_by else "Runs", note=f"by {', '.join(order)}" if order else "")
-    yield TableBlock(found.table)
+    yield doc.Heading("Groups" if options.group_by else "Runs", note=f"by {', '.join(order)}" if order else "")
+    yield doc.TableBlock(found.table)
+    notes = []
     if found.left_out:
-        yield Text(f"{render_count(found.left_out, 'more row')} (-n N shows more)", role="soft")
+        notes.append(f"{render_count(found.left_out, 'more row')} (-n N shows more)")
     if found.unranked:
-        yield Text(describe_unranked(found.unranked, locations), role="soft")
+        notes.append(summary.describe_unranked(found.unranked, locations))
     if found.hidden:
-        yield Text(f"{render_count(found.hidden, 'more metric')} (--metrics all shows them)", role="soft")
+        notes.append(f"{render_count(found.hidden, 'more metric')} (--metrics all shows them)")
     if found.front is not None:
-        yield Text(describe_front(found.front, "group" if options.group_by else "run", found.not_done), role="soft")
+        what = "group" if options.group_by else "run"
+        notes.append(summary.describe_front(found.front, what, found.not_done))
+    yield from (doc.Text(note, role="soft") for note in notes)
 
 
 # ---------------------------------------------------------------- charts
@@ -136,7 +121,7 @@ def _build_table(found: StudySummary, options: SummaryOptions, locations: Sequen
 
 def _build_curves(
     index: Index, selection: plotting.PlottedRuns, key: SortKey | None, options: SummaryOptions
-) -> Iterator[Block]:
+) -> Iterator[doc.Block]:
     """Build the curves of the chosen metrics, else of the most informative ones with the one that sorts runs first."""
     lines = [name for name, count in selection.counts.items() if count > 1]
     if options.metrics and options.metrics != ("all",):
@@ -147,11 +132,11 @@ def _build_curves(
     if chosen:
         with suppress(UsageError):  # no finished run in any group
             wish = plotting.PlotOptions(tuple(chosen), options.group_by, names=_NAMES)
-            yield Heading("Curves")
+            yield doc.Heading("Curves")
             yield from _show(plotting.build_plots(index, selection, wish))
 
 
-def _build_param_plots(selection: plotting.PlottedRuns, key: SortKey) -> Iterator[Block]:
+def _build_param_plots(selection: plotting.PlottedRuns, key: SortKey) -> Iterator[doc.Block]:
     """Build charts of the effect of the parameters on the metric; charts without enough runs are left out."""
     params: Sequence[str] = differing_params([row.params for row in selection.rows])
     if not params:
@@ -159,24 +144,24 @@ def _build_param_plots(selection: plotting.PlottedRuns, key: SortKey) -> Iterato
     step = -(-len(selection.keep) // _MOST_RUNS)
     some = replace(selection, keep=selection.keep[::step])
     options = plotting.PlotOptions((key,), names=_NAMES)
-    yield Heading("Parameters")
+    yield doc.Heading("Parameters")
     if step > 1:
-        yield Text(f"{len(some.keep)} of {render_count(len(selection.keep), 'run')}, evenly chosen", role="soft")
+        yield doc.Text(f"{len(some.keep)} of {render_count(len(selection.keep), 'run')}, evenly chosen", role="soft")
     with suppress(UsageError):  # here and below: too few finished runs
         plots = plotting.build_importances(some, options)
         yield from _show(plots)
-        params = [name for plot in plots if isinstance(plot.chart, Bars) for name, _ in plot.chart.items]
+        params = [name for plot in plots if isinstance(plot.chart, doc.Bars) for name, _ in plot.chart.items]
     count = max(2, min(plotting.MOST_PARAMS, _MOST_POINTS // len(some.keep)))
     with suppress(UsageError):
         yield from _show(plotting.build_slices(some, replace(options, params=tuple(params[:count]))))
         if len(params) > count:
-            yield Text(f"the {count} most important of {len(params)} parameters", role="soft")
+            yield doc.Text(f"the {count} most important of {len(params)} parameters", role="soft")
     for build in (plotting.build_parallels, plotting.build_histories):
         with suppress(UsageError):
             yield from _show(build(some, options))
 
 
-def _show(plots: Sequence[plotting.Plot]) -> Sequence[Block]:
+def _show(plots: Sequence[plotting.Plot]) -> Sequence[doc.Block]:
     return plotting.build_page("", "", plots).blocks[1:]
 
 
@@ -186,32 +171,32 @@ _NAMES = plotting.OptionNames(choose_best="", choose_params="")  # a report has 
 # ---------------------------------------------------------------- what failed
 
 
-def _build_failures(rows: Sequence[RunRow], locations: Sequence[StudyLocation]) -> Iterator[Block]:
+def _build_failures(rows: Sequence[RunRow], locations: Sequence[StudyLocation]) -> Iterator[doc.Block]:
     failed = [row for row in rows if row.state in FAILED]
     if not failed:
         return
-    yield Heading(render_count(len(failed), "run that failed", "runs that failed"))
+    yield doc.Heading(render_count(len(failed), "run that failed", "runs that failed"))
     for number, row in enumerate(failed[:_MOST_NAMED]):
         why = f" {row.key if len(locations) > 1 else row.name}: {row.reason or row.state}"
-        title = (Span(str(row.state), str(row.state)), why)
+        title = (doc.Span(str(row.state), str(row.state)), why)
         if number < _MOST_FAILED:
-            yield Details(title, _build_end(row, locations), is_open=number == 0)
+            yield doc.Details(title, _build_end(row, locations), is_open=number == 0)
         else:
-            yield Text(title)
+            yield doc.Text(title)
     if len(failed) > _MOST_NAMED:
-        yield Text(f"and {len(failed) - _MOST_NAMED} more", role="soft")
+        yield doc.Text(f"and {len(failed) - _MOST_NAMED} more", role="soft")
 
 
-def _build_end(row: RunRow, locations: Sequence[StudyLocation]) -> list[Block]:
+def _build_end(row: RunRow, locations: Sequence[StudyLocation]) -> list[doc.Block]:
     location = _find_location(row, locations)
     run_dir, folder = os.path.join(location.root, row.key), row.folder
     record = run_directory.try_record(run_dir)
     if record is None:
-        return [Text("there is no readable run.json")]
+        return [doc.Text("there is no readable run.json")]
     log = find_failed_log(run_dir, record.spec.log_name, tuple(each.name for each in record.spec.commands))
     if log is None:
-        return [Commands([])]
-    again = Commands([("its output", show_command(["logs"], location, folder))])
+        return [doc.Commands([])]
+    again = doc.Commands([("its output", show_command(["logs"], location, folder))])
     return [*build_tail(log, show_path(log), _TAIL_LINES), again]
 
 
@@ -222,7 +207,7 @@ def _find_location(row: RunRow, locations: Sequence[StudyLocation]) -> StudyLoca
 # ---------------------------------------------------------------- where it comes from
 
 
-def _build_origin(rows: Sequence[RunRow], locations: Sequence[StudyLocation]) -> Iterator[Block]:
+def _build_origin(rows: Sequence[RunRow], locations: Sequence[StudyLocation]) -> Iterator[doc.Block]:
     """Build the origin of the runs: the facts of the newest run, and those that differ between the runs."""
     row = max(rows, key=lambda row: row.created_at or row.started_at or 0.0)
     location = _find_location(row, locations)
@@ -239,22 +224,21 @@ def _build_origin(rows: Sequence[RunRow], locations: Sequence[StudyLocation]) ->
         ("commit" if len(commits) == 1 else "commits", ", ".join(commits[:_MOST_COMMITS]) + more),
         ("host" if len(hosts) == 1 else "hosts", ", ".join(hosts[:_MOST_COMMITS])),
     ]
-    yield Heading("Origin")
-    yield Facts([(label, text) for label, text in facts if text], folds=False)
+    yield doc.Heading("Origin")
+    yield doc.Facts([(label, text) for label, text in facts if text], folds=False)
     if environment is not None:
         title = "Environment" if len(rows) == 1 else f"Environment of the newest run, {row.name}"
-        yield Details(title, build_environment_sections(environment, row.host))
+        yield doc.Details(title, build_environment_sections(environment, row.host))
     commands = [*_find_repeats(rows, location)]
     commands += [("this table", show_command(["sum"], each)) for each in locations]
     commands += [("this page, live", build_command(("assay", "serve"), options=[f"--root={location.root}"]))]
-    yield Section((Commands(commands),), "Commands")
+    yield doc.Section((doc.Commands(commands),), "Commands")
 
 
 def _find_repeats(rows: Sequence[RunRow], location: StudyLocation) -> Iterator[tuple[str, str]]:
     """Yield commands that repeat exactly these runs: the call that made them, or a new attempt of a single run."""
-    own = [
-        row for row in rows if row.study == location.name and not (row.received and "adopted_at" not in row.received)
-    ]
+    local = [row for row in rows if row.study == location.name]
+    own = [row for row in local if not row.received or "adopted_at" in row.received]
     if not own:
         return
     ordered = sorted(own, key=lambda row: row.created_at or row.started_at or 0.0, reverse=True)

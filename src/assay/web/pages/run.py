@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
+from itertools import chain
 from typing import Any, NamedTuple
 
 from starlette.exceptions import HTTPException
@@ -36,25 +37,13 @@ from assay.values.document import Facts, TableBlock
 from assay.values.plain import render_value
 from assay.values.series import direction_of, metric_priority
 from assay.values.state import FAILED
-from assay.web.answers import quote, send
 from assay.web.interface import ask_pages
+from assay.web.pages import run_files
 from assay.web.pages.page_view import COUNTERS, StudyView, read_x, view_params
 from assay.web.pages.profiles import is_profile
-from assay.web.pages.run_files import (
-    PAGE_KIND,
-    choose_log,
-    find_default_log,
-    find_file,
-    find_media_kind,
-    list_files,
-    list_logged,
-    list_shown,
-    load_log,
-    split_diff,
-)
 from assay.web.pages.study_page import build_answer, build_selected_curves, find_names
 from assay.web.pages.verdicts import load_run_verdicts
-from assay.web.routes import COUNT, Routes, Schema, UrlParam, ref
+from assay.web.routes import COUNT, Routes, Schema, UrlParam, quote, ref, send
 from assay.web.security import FRAME_POLICY
 from assay.web.site import Site, build_address, get_site, load_study
 from assay.web.snapshots import StudySnapshot
@@ -63,7 +52,6 @@ _MOST_READINGS = 50_000  # of longer runs every second reading is shown, or ever
 _LONGEST_JOB_LOG = 1 << 20
 _MOST_VERDICTS = 200
 _LONGEST_READING = 4096
-Pairs = Sequence[tuple[str, str]]
 
 
 class Failure(NamedTuple):
@@ -76,32 +64,30 @@ class Failure(NamedTuple):
 
 
 def build_run_page(
-    index: Index, location: StudyLocation, run_dir: str, children: Sequence[str], differing: Sequence[str]
+    index: Index, location: StudyLocation, run_dir: str, children: Sequence[str], differing: frozenset[str]
 ) -> dict[str, Any]:
     """Build the content of the page. `differing`: the parameters in which the runs of the study differ. In the result
     `problems` names unreadable files, `verdicts` begins with the newest, `repeat` has effects and their commands."""
-    run = describe_served(index, location, run_dir, children)
+    run, readings = describe_served(index, location, run_dir, children), _find_readings(run_dir)
     now = time.time()
     record = run.status.record
     params = [(name, render_value(value)) for name, value in record.spec.params.items()]
-    wanted = frozenset(differing)
     git = (run.environment or {}).get("git")
-    changes = git.get("diff") if isinstance(git, dict) else None
+    changes = git.get("diff") if isinstance(git, dict) else ""
     name = os.path.basename(run_dir)
+    facts = run_description.build_state_facts(run, now)
     sections = run_description.build_environment_sections(run.environment, run_description.find_node(run))
     return {
-        "facts": [
-            pair for pair in run_description.build_state_facts(run, now) if pair[0] not in ("run", "state", "note")
-        ],
+        "facts": [pair for pair in facts if pair[0] not in ("run", "state", "note")],
         "notes": run.marks.notes,
         "problems": _find_problems(run),
-        "differing": [pair for pair in params if pair[0] in wanted],
-        "same": [pair for pair in params if pair[0] not in wanted],
+        "differing": [pair for pair in params if pair[0] in differing],
+        "same": [pair for pair in params if pair[0] not in differing],
         "commands": _build_commands(run, now),
         "attempts": run_description.build_attempt_blocks(run, now),
         "metrics": [TableBlock(run_description.build_metric_table(run.metrics))] if run.metrics else [],
         "resources": [*run_description.build_resource_facts(run)],
-        "readings": list_readings(run_dir),
+        "readings": list(readings.columns) if len(readings.times) > 1 else [],
         "verdicts": load_run_verdicts(location, name)[:_MOST_VERDICTS],
         "origin": run_description.build_origin_facts(run, now),
         "environment": [each for each in sections if any(isinstance(b, Facts) and b.pairs for b in each.blocks)],
@@ -140,35 +126,31 @@ def _find_problems(run: RunDescription) -> list[str]:
 
 
 def _build_repeats(location: StudyLocation, name: str, run: RunDescription) -> list[tuple[str, str]]:
-    if run_description.is_untouched(run):
-        show = ("Everything about it, in a terminal", show_command(["show"], location, name))
-        what, command = advise_adopting(location, name)
-        return [(what.capitalize(), command), show]
     commands = []
-    if run.commands:
+    if run_description.is_untouched(run):
+        what, command = advise_adopting(location, name)
+        commands.append((what.capitalize(), command))
+    elif run.commands:
         if run.status.state.is_over:
             commands.append(("Run it again, as a new attempt", show_command(["rerun"], location, name)))
         if run.status.state in FAILED and run.status.record.code_hash:
             old = show_command(["rerun"], location, name, options=["--old-code"])
             commands.append(("The same with its recorded code", old))
         commands.append(("The same commands by hand, as a new attempt", run_description.show_job(run.dir)))
-    commands.append(("Everything about it, in a terminal", show_command(["show"], location, name)))
-    return commands
+    return [*commands, ("Everything about it, in a terminal", show_command(["show"], location, name))]
 
 
 def find_failure(run_dir: str, row: RunRow) -> Failure | None:
     """Return why the run failed, or None, with the log of the failed command or else of the last one that began."""
     if row.state not in FAILED:
         return None
-    log = ""
-    lines: list[str] = []
     with suppress(AssayError, OSError):
         record = run_directory.try_record(run_dir)
         commands = tuple(each.name for each in record.spec.commands) if record else ()
-        found = find_failed_log(run_dir, record.spec.log_name, commands) if record else None
-        path = find_file(run_dir, os.path.basename(found)) if found else ""
-        log, lines = os.path.basename(path), load_tail(path) if path else []
-    return Failure(row.reason, row.attempt, log, lines)
+        if record and (found := find_failed_log(run_dir, record.spec.log_name, commands)):
+            path = run_files.find_file(run_dir, os.path.basename(found))
+            return Failure(row.reason, row.attempt, os.path.basename(path), load_tail(path))
+    return Failure(row.reason, row.attempt)
 
 
 # ---------------------------------------------------------------- commands
@@ -187,11 +169,11 @@ def _build_commands(run: RunDescription, now: float) -> list[dict[str, Any]]:
             if span is None and code is None:
                 continue  # skipped or not begun
             begin, end = span or (None, None)
-            if begin is not None and end is None and attempt.number == run.status.attempt:
-                end = None if run.status.state.is_over else now
+            if end is None and attempt.number == run.status.attempt and not run.status.state.is_over:
+                end = now
             seconds = max(0.0, end - begin) if begin is not None and end is not None else None
-            ended = {"attempt": attempt.number, "code": code, "seconds": seconds}
-            tries.append({**ended, "is_late": name in attempt.timeouts})
+            is_late = name in attempt.timeouts
+            tries.append({"attempt": attempt.number, "code": code, "seconds": seconds, "is_late": is_late})
         found.append({"name": name, "text": text, "tries": tries})
     return found
 
@@ -200,14 +182,13 @@ def _load_spans(run: RunDescription) -> dict[tuple[str, int], tuple[float, float
     """Return the start and end of each command in each attempt, from job.log: its lines are in order of time, and each
     attempt begins with its lease."""
     path = os.path.join(run.dir, layout.JOB_LOG)
+    spans: dict[tuple[str, int], tuple[float, float | None]] = {}
     if not os.path.isfile(path):
-        return {}
+        return spans
     with open(path, "rb") as file:
         lines = file.read(_LONGEST_JOB_LOG).decode("utf-8", "replace").splitlines()
     begins = [(each.number, each.handle.started_at if each.handle else 0.0) for each in run.status.history.attempts]
-    spans: dict[tuple[str, int], tuple[float, float | None]] = {}
-    for line in lines:
-        words = line.split()
+    for words in map(str.split, lines):
         if len(words) < 3 or words[2] not in ("start", "exit"):
             continue
         try:
@@ -232,69 +213,31 @@ class _Readings(NamedTuple):
     columns: Mapping[str, Sequence[float]]
 
 
-def list_readings(run_dir: str) -> list[str]:
-    readings = _find_readings(run_dir)
-    return list(readings.columns) if len(readings.times) > 1 else []
-
-
-def build_run_curves(
-    index: Index, location: StudyLocation, table: IndexTable, number: int, view: StudyView, reading: str = ""
-) -> dict[str, Any]:
-    """Return the curve of a metric, or of a reading if one is named. Over time all curves have the same axis."""
-    row, run_dir = table.rows[number], os.path.join(location.root, table.rows[number].key)
-    if reading:
-        readings = _find_readings(run_dir)
-        if reading not in readings.columns:
-            raise NotFoundError("reading", reading, list(readings.columns))
-        view = view._replace(metric=reading)
-        return _build_timed(table, number, run_dir, view, readings.times, readings.columns[reading])
-    metric, known = view.metric, [name for name, column in table.metrics.items() if column.count[number]]
-    if metric not in known:
-        raise NotFoundError("metric", metric, known)
-    if view.x == "time":
-        series = index.load_series(row.key, metric)
-        if not any(map(math.isfinite, series.times)):
-            raise UsageError(f"{metric} has no times", "metrics of assay.log have them")
-        return _build_timed(table, number, run_dir, view, series.times, series.values)
-    counts = {metric: int(table.metrics[metric].count[number])}
-    selection = plotting.PlottedRuns(table, [number], [location], counts)
-    answer = build_selected_curves(index, selection, view)
-    return {**answer, "curves": [{**curve, "name": metric} for curve in answer["curves"]]}
-
-
 def _build_timed(
-    table: IndexTable, number: int, run_dir: str, view: StudyView, times: Sequence[float], values: Sequence[float]
+    table: IndexTable, number: int, readings: _Readings, view: StudyView, times: Sequence[float], ys: Sequence[float]
 ) -> dict[str, Any]:
-    name = view.metric
-    start, end = find_time_range(table, number, _find_readings(run_dir).times)
-    seconds, unit = plotting.choose_time_unit(end - start)
-    pairs = sorted((time - start, i) for i, time in enumerate(times) if math.isfinite(time))
-    xs = [second / seconds for second, _ in pairs]
-    line = Line(name, xs, [values[i] for _, i in pairs])
-    chart = LineChart((line,), "", f"time since the start of the run ({unit})", name)
-    answer = build_answer(chart, SortKey(name, direction_of(name)), {name: table.rows[number]}, view)
-    return {**answer, "x_range": [0.0, (end - start) / seconds]}
-
-
-def find_time_range(table: IndexTable, number: int, read_at: Sequence[float]) -> tuple[float, float]:
-    """Return the earliest and the latest time in the run's metrics and readings."""
-    row = table.rows[number]
+    """Return a curve over time. Its axis begins and ends with the run's metrics and readings, as that of all others."""
+    name, row, read_at = view.metric, table.rows[number], readings.times
     columns = [column for column in table.metrics.values() if column.count[number]]
     firsts = [plotting.find_start(table, number), *(time for time in read_at[:1] if row.started_at is None)]
     lasts = [*(column.last_time[number] for column in columns), row.ended_at, *read_at[-1:]]
     start = min((time for time in firsts if math.isfinite(time)), default=read_at[0] if read_at else 0.0)
-    return start, max((each for each in lasts if each is not None and math.isfinite(each)), default=start)
+    end = max((each for each in lasts if each is not None and math.isfinite(each)), default=start)
+    seconds, unit = plotting.choose_time_unit(end - start)
+    pairs = sorted((time - start, i) for i, time in enumerate(times) if math.isfinite(time))
+    line = Line(name, [second / seconds for second, _ in pairs], [ys[i] for _, i in pairs])
+    chart = LineChart((line,), "", f"time since the start of the run ({unit})", name)
+    answer = build_answer(chart, SortKey(name, direction_of(name)), {name: row}, view)
+    return {**answer, "x_range": [0.0, (end - start) / seconds]}
 
 
 def _find_readings(run_dir: str) -> _Readings:
     path = os.path.join(run_dir, layout.READINGS_FILE)
-    try:
-        if not os.path.isfile(path):
-            return _Readings((), {})
-        info = os.stat(path)
-        return _load_readings(path, info.st_mtime_ns, info.st_size)
-    except OSError:
-        return _Readings((), {})
+    with suppress(OSError):
+        if os.path.isfile(path):
+            info = os.stat(path)
+            return _load_readings(path, info.st_mtime_ns, info.st_size)
+    return _Readings((), {})
 
 
 @lru_cache(maxsize=4)  # a page requests its charts one by one
@@ -319,7 +262,7 @@ def _load_readings(path: str, _changed_ns: int, _size: int) -> _Readings:
                 stride *= 2
     times, cpu, memory, processes, *gpus = found
     columns: dict[str, Sequence[float]] = {
-        "CPU, % of one core": _measure_cpu(times, cpu),
+        "CPU, % of one core": [math.nan, *(_measure_cpu(times, cpu, i) for i in range(1, len(times)))],
         "memory, GiB": memory,
         "processes": processes,
     }
@@ -328,13 +271,10 @@ def _load_readings(path: str, _changed_ns: int, _size: int) -> _Readings:
     return _Readings(times, columns)
 
 
-def _measure_cpu(times: Sequence[float], used: Sequence[float]) -> list[float]:
-    """Return the use of CPU in percent between readings. A new attempt counts its CPU time from zero."""
-    shares = [math.nan]
-    for i in range(1, len(times)):
-        seconds, spent = times[i] - times[i - 1], used[i] - used[i - 1]
-        shares.append(100 * spent / seconds if seconds > 0 and spent >= 0 else math.nan)
-    return shares
+def _measure_cpu(times: Sequence[float], used: Sequence[float], i: int) -> float:
+    """Return the use of CPU in percent since the last reading. A new attempt counts its CPU time from zero."""
+    seconds, spent = times[i] - times[i - 1], used[i] - used[i - 1]
+    return 100 * spent / seconds if seconds > 0 and spent >= 0 else math.nan
 
 
 def choose_metrics(table: IndexTable, number: int) -> tuple[list[str], bool]:
@@ -383,16 +323,16 @@ def find_run(request: Request) -> tuple[Site, StudySnapshot, int, str]:
 def show(request: Request) -> Response:
     site, snapshot, number, run_dir = find_run(request)
     row, table, location = snapshot.table.rows[number], snapshot.table, snapshot.location
-    names = find_names(snapshot)
+    differing = frozenset(find_names(snapshot).differing)
     page, problem = None, ""
     try:
         with site.snapshots.open_index(location.root) as index:
-            page = build_run_page(index, location, run_dir, find_children(table.rows, row.key), names.differing)
+            page = build_run_page(index, location, run_dir, find_children(table.rows, row.key), differing)
     except FormatError as error:  # the page still shows the files
         problem = error.message
     metrics, has_times = choose_metrics(table, number)
     is_timed = request.query_params.get("x") == "time" and has_times
-    files, failure = list_files(run_dir), find_failure(run_dir, row)
+    files, failure = run_files.list_files(run_dir), find_failure(run_dir, row)
     most = len(metrics) if request.query_params.get("all") else _MOST_CHARTS
     return site.render(
         request,
@@ -407,13 +347,13 @@ def show(request: Request) -> Response:
         has_times=has_times,
         is_timed=is_timed,
         files=files,
-        shown=list_shown(run_dir, files),
-        logged=list_logged(run_dir, files),
+        shown=run_files.list_shown(run_dir, files),
+        logged=run_files.list_logged(run_dir, files),
         failure=failure,
-        log=(failure.log if failure else "") or find_default_log(run_dir),
+        log=(failure.log if failure else "") or run_files.find_default_log(run_dir),
         related=_find_related(site, snapshot, request.path_params["run"], {file.name for file in files}),
         links=_link_runs(site, snapshot, [*page["children"], page["parent"]] if page else []),
-        split_diff=split_diff,
+        split_diff=run_files.split_diff,
         quoted=lambda text: quote(text, safe="/"),
     )
 
@@ -421,13 +361,11 @@ def show(request: Request) -> Response:
 def _find_related(site: Site, snapshot: StudySnapshot, run: str, files: set[str]) -> list[tuple[str, str]]:
     """Return text and address of the pages of other products that are about this run."""
     slug = snapshot.slug
-    answers = ask_pages(
+    links = ask_pages(
         site.pages, "find_related", lambda links: [(str(text), str(to)) for text, to in links], slug, run, files
     )
-    found = [each for links in answers for each in links]
-    if any(map(is_profile, files)):
-        found.append(("Profiles", build_address("profiles", slug, run)))
-    return found
+    profiles = [("Profiles", build_address("profiles", slug, run))] if any(map(is_profile, files)) else []
+    return [*chain.from_iterable(links), *profiles]
 
 
 def _link_runs(site: Site, snapshot: StudySnapshot, keys: list[str]) -> dict[str, str]:
@@ -447,13 +385,29 @@ def _link_runs(site: Site, snapshot: StudySnapshot, keys: list[str]) -> dict[str
 @ROUTES.json("/api/studies/{study}/runs/{run}/curves", "showRunCurve", ref("Curves"), _CURVE_PARAMS)
 def send_curves(request: Request) -> Response:
     """One metric of a run, or one of its readings, thinned to what a screen shows; over time all have the same axis"""
-    site, snapshot, number, _ = find_run(request)
-    query = request.query_params
-    x, reading, zoom = read_x(query.get("x", "")), query.get("reading", ""), query.get("zoom", "")
-    metrics, _ = choose_metrics(snapshot.table, number)
-    view = StudyView(metric=query.get("metric", "") or next(iter(metrics), ""), x=x, zoom=zoom)
+    site, snapshot, number, run_dir = find_run(request)
+    table, row, query = snapshot.table, snapshot.table.rows[number], request.query_params
+    reading, metric = query.get("reading", ""), query.get("metric", "")
+    metric = metric or next(iter(choose_metrics(table, number)[0]), "")
+    view = StudyView(metric=reading or metric, x=read_x(query.get("x", "")), zoom=query.get("zoom", ""))
+    readings = _find_readings(run_dir)
+    if reading:
+        if reading not in readings.columns:
+            raise NotFoundError("reading", reading, list(readings.columns))
+        return send(_build_timed(table, number, readings, view, readings.times, readings.columns[reading]))
+    known = [name for name, column in table.metrics.items() if column.count[number]]
+    if metric not in known:
+        raise NotFoundError("metric", metric, known)
     with site.snapshots.read_points(snapshot.location.root) as index:
-        return send(build_run_curves(index, snapshot.location, snapshot.table, number, view, reading))
+        if view.x == "time":
+            series = index.load_series(row.key, metric)
+            if not any(map(math.isfinite, series.times)):
+                raise UsageError(f"{metric} has no times", "metrics of assay.log have them")
+            return send(_build_timed(table, number, readings, view, series.times, series.values))
+        counts = {metric: int(table.metrics[metric].count[number])}
+        selection = plotting.PlottedRuns(table, [number], [snapshot.location], counts)
+        answer = build_selected_curves(index, selection, view)
+    return send({**answer, "curves": [{**curve, "name": metric} for curve in answer["curves"]]})
 
 
 @ROUTES.json("/api/studies/{study}/runs/{run}/log", "showLog", _LOG_ANSWER, _LOG_PARAMS)
@@ -462,10 +416,10 @@ def send_log(request: Request) -> Response:
     _, _, _, run_dir = find_run(request)
     query = request.query_params
     attempt, start = (_read_whole(query.get(name), name) for name in ("attempt", "from"))
-    path = choose_log(run_dir, query.get("file") or None, query.get("command") or None, attempt)
+    path = run_files.choose_log(run_dir, query.get("file") or None, query.get("command") or None, attempt)
     words = query.get("find", "")
     if not words:
-        return send(load_log(path, start))
+        return send(run_files.load_log(path, start))
     if len(words) > 1000:
         raise UsageError("a search has at most 1000 characters")
     try:
@@ -492,13 +446,12 @@ def send_file(request: Request) -> Response:
     recognised by its bytes and cannot be executed, or a page in one of our frames, which has no scripts, no forms, no
     origin of its own and no requests."""
     _, _, _, run_dir = find_run(request)
-    path = find_file(run_dir, request.path_params["file"])
+    path = run_files.find_file(run_dir, request.path_params["file"])
     with open(path, "rb"):  # what cannot be read is refused before the answer begins
-        kind = find_media_kind(path) if request.query_params.get("view") else None
+        kind = run_files.find_media_kind(path) if request.query_params.get("view") else None
     headers = {"content-security-policy": "sandbox; default-src 'none'", "cache-control": "no-store"}
-    if kind == PAGE_KIND:
+    if kind == run_files.PAGE_KIND:
         headers |= {"content-security-policy": FRAME_POLICY, "x-frame-options": "SAMEORIGIN"}
     if kind:
         return FileResponse(path, media_type=kind, headers={**headers, "content-disposition": "inline"})
-    name = os.path.basename(path)
-    return FileResponse(path, media_type="application/octet-stream", filename=name, headers=headers)
+    return FileResponse(path, headers=headers, media_type="application/octet-stream", filename=os.path.basename(path))

@@ -9,7 +9,7 @@ import stat
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Any, NamedTuple
 
 from assay.errors import AssayError, FormatError, NotFoundError, UsageError
@@ -34,8 +34,7 @@ _IMAGES = {
     b"GIF87a": "image/gif",
     b"GIF89a": "image/gif",
 }
-_SOUND_END = ".wav"
-_IMAGE_ENDS = (".png", ".jpg", ".jpeg", ".gif", ".webp")
+_SHOWN_ENDS = (".png", ".jpg", ".jpeg", ".gif", ".webp", ".wav")
 LARGEST_IMAGE = 32 << 20
 _MEDIA = "files/media.jsonl"  # a line for each thing other than numbers that a script logged
 _MOST_MEDIA = 16 << 20  # bytes that are read from its end
@@ -58,7 +57,7 @@ class RunFile(NamedTuple):
 
     @property
     def is_shown(self) -> bool:
-        return self.name.lower().endswith((*_IMAGE_ENDS, _SOUND_END)) and self.size <= LARGEST_IMAGE
+        return self.name.lower().endswith(_SHOWN_ENDS) and self.size <= LARGEST_IMAGE
 
 
 class TableCell(NamedTuple):
@@ -274,13 +273,13 @@ def split_diff(text: str, most: int = 5000) -> list[tuple[str, list[tuple[str, s
     lines = text.splitlines()
     found: list[tuple[str, list[tuple[str, str]]]] = []
     is_head = False
-    for i, line in enumerate(lines[:most]):
+    for line, after in zip(lines[:most], [*lines[1:], ""], strict=False):
         if line.startswith("diff --git "):
             found.append((line.rpartition(" b/")[2] or line, []))
             is_head = True
-        elif line.startswith("--- ") and i + 1 < len(lines) and lines[i + 1].startswith("+++ "):
+        elif line.startswith("--- ") and after.startswith("+++ "):
             if not is_head:
-                found.append((_find_name(line, lines[i + 1]), []))
+                found.append((_find_name(line, after), []))
             is_head = True
         elif line.startswith("@@"):
             is_head = False
@@ -298,10 +297,6 @@ def split_diff(text: str, most: int = 5000) -> list[tuple[str, list[tuple[str, s
 def _find_name(before: str, after: str) -> str:
     """Return the common end of two paths: `train.py` for `a/train.py` and `b/train.py`."""
     left, right = (line[4:].partition("\t")[0].strip() for line in (before, after))
-    parts = 0
     pairs = zip(reversed(left.split("/")), reversed(right.split("/")), strict=False)
-    for one, other in pairs:
-        if one != other:
-            break
-        parts += 1
-    return "/".join(right.split("/")[-parts:]) if parts else right
+    common = [one for one, _ in takewhile(lambda pair: pair[0] == pair[1], pairs)]
+    return "/".join(reversed(common)) or right

@@ -1,25 +1,35 @@
-"""The page of all studies: a card for each, with its states, its best run and its age."""
+"""The page of all studies: a card for each, with its states, its best run and its age, below the alarms."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from assay.errors import NotFoundError, UsageError
+from assay.follow.api import StudyLocation
 from assay.record.index.base import StudyRow
+from assay.show.formatting import render_count
 from assay.values.state import State
-from assay.web.interface import ask_pages
+from assay.web.interface import Alarm, Pages, ask_pages
 from assay.web.pages.study_page import find_best, measure_pace
+from assay.web.pages.verdicts import count_failed_checks
 from assay.web.routes import Routes
-from assay.web.site import get_site
+from assay.web.site import build_address, get_site
+from assay.web.snapshots import Snapshots
 
 ROUTES = Routes()
 _PATIENCE_S = 1.0
 _MANY = 12  # studies; with more of them the page has a search field
+_AGE_S = 5.0  # between two searches for alarms, as long as pages ask
+_OLD_S = 30.0  # older results are not shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +75,8 @@ def show(request: Request) -> Response:
     order = request.query_params.get("sort") or "newest"
     if order not in _ORDERS:
         raise UsageError(f"studies cannot be sorted by {order!r}", f"there are {', '.join(_ORDERS)}")
-    cards = [
-        Card(slug, location.root, row)
-        for slug, (location, row) in known.items()
-        if wanted.lower() in location.name.lower()
-    ]
-    cards.sort(key=_ORDERS[order])
-    is_many = len(known) > _MANY or bool(wanted)
+    cards = [Card(slug, location.root, row) for slug, (location, row) in known.items()]
+    cards = sorted((card for card in cards if wanted.lower() in card.row.name.lower()), key=_ORDERS[order])
     return site.render(
         request,
         "studies.html",
@@ -80,7 +85,7 @@ def show(request: Request) -> Response:
         total=len(known),
         sort=order,
         orders=_ORDERS,
-        is_many=is_many,
+        is_many=len(known) > _MANY or bool(wanted),
         found=request.app.state.alarms.find(),
         missing=site.snapshots.find_missing_roots(),
     )
@@ -96,8 +101,7 @@ def show_alarms(request: Request) -> Response:
 @ROUTES.page("/studies/{study}/card")
 def show_card(request: Request) -> Response:
     """Send one card, which the page requests after an event about its study."""
-    site = get_site(request)
-    slug = request.path_params["study"]
+    site, slug = get_site(request), request.path_params["study"]
     known = site.snapshots.load_studies()
     if slug not in known:
         raise NotFoundError("study", slug, list(known))
@@ -108,8 +112,7 @@ def show_card(request: Request) -> Response:
 @ROUTES.page("/studies/{study}/best")
 def show_best(request: Request) -> Response:
     """Send the part of a card that needs the study's table, which the page requests when the card becomes visible."""
-    site = get_site(request)
-    slug = request.path_params["study"]
+    site, slug = get_site(request), request.path_params["study"]
     location = site.snapshots.locate(slug)
     cards = ask_pages(
         site.pages, "card", lambda card: card and site.render(request, card[0], **card[1]), slug, location
@@ -119,3 +122,77 @@ def show_best(request: Request) -> Response:
         return card
     snapshot = site.snapshots.load(slug)
     return site.render(request, "parts/best.html", slug=slug, best=find_best(snapshot), pace=measure_pace(snapshot))
+
+
+# ---------------------------------------------------------------- alarms
+
+
+class FoundAlarms(NamedTuple):
+    """The alarms that were found. `is_known` is False if there was no search yet, or the last one is too old."""
+
+    alarms: tuple[Alarm, ...] = ()
+    is_known: bool = False
+
+    @property
+    def marks(self) -> Mapping[str, int]:
+        """Return the number of alarms for each part of the navigation."""
+        counts: Counter[str] = Counter()
+        for alarm in self.alarms:
+            counts[alarm.place] += 0 if alarm.is_note else alarm.number
+        return {place: count for place, count in counts.items() if count}
+
+
+class Alarms:
+    """Failed checks of studies, and the problems that plug-ins report, which a thread finds in files that exist anyway.
+
+    Nothing is guessed: what cannot be read or has not been judged yet is named, and does not count as passed.
+    """
+
+    def __init__(self, snapshots: Snapshots, pages: Sequence[tuple[str, Pages]]) -> None:
+        self._snapshots, self._pages = snapshots, pages
+        self._alarms: tuple[Alarm, ...] = ()
+        self._at = float("-inf")
+        self._is_looking = threading.Lock()
+        self._has_looked = threading.Event()
+
+    def find(self, patience_s: float = 0.0) -> FoundAlarms:
+        """Return the newest alarms, and start a new search if it is due. A first search is awaited `patience_s`."""
+        age = time.monotonic() - self._at
+        if age > _OLD_S:
+            self._has_looked.clear()
+        if age > _AGE_S and not self._snapshots.is_ending and self._is_looking.acquire(blocking=False):
+            threading.Thread(target=self._look, name="assay-alarms", daemon=True).start()
+        if age > _OLD_S and not self._has_looked.wait(patience_s):
+            return FoundAlarms()
+        return FoundAlarms(self._alarms, is_known=True)
+
+    def _look(self) -> None:
+        try:
+            self._alarms = tuple(self._list())
+            self._at = time.monotonic()
+            self._has_looked.set()
+        finally:
+            self._is_looking.release()
+
+    def _list(self) -> Iterator[Alarm]:
+        known = self._snapshots.find_locations()
+        for name, each in (*self._pages, ("studies", Pages(find_alarms=_find_checks))):
+            place = each.navigation.path if each.navigation else f"/{name}"
+            try:
+                yield from map(_check, each.find_alarms(self._snapshots, known) if each.find_alarms else ())
+            except Exception as error:  # one damaged record does not hide the others
+                logging.getLogger("assay.web").exception("alarms of %s", place[1:])
+                yield Alarm(place, 1, f"{place[1:]} cannot be judged: {type(error).__name__}", "ERROR", place)
+
+
+def _check(alarm: object) -> Alarm:
+    if not isinstance(alarm, Alarm) or not all(map(isinstance, alarm, (str, int, str, str, str))):
+        raise TypeError(f"{alarm!r} is not an alarm")
+    return alarm
+
+
+def _find_checks(_snapshots: Snapshots, known: Mapping[str, StudyLocation]) -> Iterator[Alarm]:
+    for slug, location in known.items():
+        for kind, count in count_failed_checks(location).items():
+            text = f"{location.name}: {render_count(count, 'run')} {kind} in its checks"
+            yield Alarm("/studies", count, text, kind, build_address("studies", slug))

@@ -15,23 +15,10 @@ from assay.reading.api import FIELDS
 from assay.show.table import render_csv
 from assay.values.state import State
 from assay.values.where import WhereError
-from assay.web.answers import encode_json, encode_text
+from assay.web.pages import study_page as content
 from assay.web.pages.page_view import TABS, StudyView, view_params
 from assay.web.pages.studies import build_shares
-from assay.web.pages.study_page import (
-    build_curves,
-    build_examples,
-    build_plain_table,
-    build_plots,
-    build_table,
-    choose_charts,
-    choose_columns,
-    count_not_finite,
-    find_best,
-    find_names,
-    measure_pace,
-)
-from assay.web.routes import Routes, ref
+from assay.web.routes import Routes, encode_json, encode_text, ref
 from assay.web.site import build_address, get_site, load_study, read_query
 from assay.web.snapshots import StudySnapshot
 
@@ -66,32 +53,25 @@ async def show(request: Request) -> Response:
 def _show(request: Request) -> Response:
     snapshot, query = load_study(request), read_query(request)
     view = StudyView.from_query(query)
-    values: dict[str, Any] = {
-        "built": None,
-        "blocks": (),
-        "charts": (),
-        "problem": None,
-        "is_where": False,
-        "offers": (),
-    }
+    values: dict[str, Any] = {"built": None, "blocks": (), "charts": ()}
+    values |= {"problem": None, "is_where": False, "offers": ()}
     try:
         if "columns" in query:
             usual = view._replace(show=(), hide=())
             is_usual = query["columns"][-1] == "usual"
-            chosen = usual if is_usual else choose_columns(snapshot, view, query.get("col", ()))
+            chosen = usual if is_usual else content.choose_columns(snapshot, view, query.get("col", ()))
             return RedirectResponse(f"{request.url.path}{chosen.to_query()}", 303)
         if view.tab == "table":
             asked = view
-            built = values["built"] = snapshot.remember(view, lambda: build_table(snapshot, asked))
+            built = values["built"] = snapshot.remember(view, lambda: content.build_table(snapshot, asked))
             view = view._replace(page=built.page)
         elif view.tab == "curves":
-            values["charts"] = snapshot.remember(view, lambda: choose_charts(snapshot, view))
+            values["charts"] = snapshot.remember(view, lambda: content.choose_charts(snapshot, view))
         else:
-            values["blocks"] = snapshot.remember(view, lambda: build_plots(snapshot, view))
+            values["blocks"] = snapshot.remember(view, lambda: content.build_plots(snapshot, view))
     except UsageError as error:  # show the error on the page with the filter
-        values["problem"] = error
-        values["is_where"] = isinstance(error, WhereError)
-        values["offers"] = _offer(view.where) if values["is_where"] else ()
+        is_where = isinstance(error, WhereError)
+        values |= {"problem": error, "is_where": is_where, "offers": _offer(view.where) if is_where else ()}
     where, states = view.where, f"run.state in ({', '.join(view.states)})" if view.states else ""
     if states:
         where = f"({where}) and {states}" if where else states
@@ -100,9 +80,9 @@ def _show(request: Request) -> Response:
         "study.html",
         view=view,
         tabs=TABS,
-        names=find_names(snapshot),
+        names=content.find_names(snapshot),
         fields=FIELDS,
-        examples=build_examples(snapshot),
+        examples=content.build_examples(snapshot),
         fields_shown=_ON_FORM.get(view.tab, _CHARTED),
         compare=build_address("studies", snapshot.slug, "compare", where=where),
         per_page=_PER_PAGE,
@@ -128,9 +108,9 @@ def _build_head(snapshot: StudySnapshot) -> dict[str, Any]:
         "snapshot": snapshot,
         "counts": snapshot.counts,
         "shares": build_shares(snapshot.counts),
-        "pace": measure_pace(snapshot),
-        "not_finite": count_not_finite(snapshot),
-        "best": find_best(snapshot),
+        "pace": content.measure_pace(snapshot),
+        "not_finite": content.count_not_finite(snapshot),
+        "best": content.find_best(snapshot),
     }
 
 
@@ -138,7 +118,7 @@ def _build_head(snapshot: StudySnapshot) -> dict[str, Any]:
 def send_csv(request: Request) -> Response:
     """Send all pages of the table as a file to save."""
     snapshot, view = load_study(request), StudyView.from_query(read_query(request))
-    text = render_csv(build_plain_table(snapshot, view, whole=True))
+    text = render_csv(content.build_plain_table(snapshot, view, whole=True))
     name = re.sub(r"[^\w.-]+", "_", snapshot.location.name, flags=re.ASCII)
     headers = {"content-disposition": f'attachment; filename="{name}.csv"', "cache-control": "no-store"}
     return Response(encode_text(text), media_type="text/csv", headers=headers)
@@ -169,7 +149,7 @@ def send_curves(request: Request) -> Response:
 
     def make() -> bytes:
         with snapshots.read_points(snapshot.location.root) as index:
-            return encode_json(build_curves(index, snapshot, view))
+            return encode_json(content.build_curves(index, snapshot, view))
 
     body = snapshots.answer(snapshot, ("curves", view), make)
     return Response(body, media_type="application/json", headers={"cache-control": "no-store"})

@@ -9,23 +9,14 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import wraps
+from itertools import accumulate
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from assay.errors import UsageError
-from assay.follow.locations import StudyLocation
 from assay.plots import api as plotting
+from assay.reading import ranking
 from assay.reading.choosing import FIELDS
-from assay.reading.ranking import (
-    Asked,
-    SortKey,
-    best_values,
-    build_groups,
-    choose_sort,
-    differing_params,
-    measure_group,
-    sort_groups,
-    sort_values,
-)
+from assay.reading.ranking import Asked, SortKey
 from assay.reading.run_reader import find_step_name, load_objectives
 from assay.reading.summary import StudySummary, build_summary, leave_out_foreign, select_rows
 from assay.record.index.base import IndexTable, RunRow
@@ -37,7 +28,6 @@ from assay.values.document import Block, Text
 from assay.values.series import direction_of, metric_priority
 from assay.values.state import State
 from assay.values.table import Column, Table
-from assay.values.where import parse_where
 from assay.web.pages.page_view import COUNTERS, StudyView
 from assay.web.snapshots import StudySnapshot
 
@@ -93,7 +83,7 @@ def find_names(study: StudySnapshot) -> StudyNames:
     table = study.table
     params = [row.params for row in table.rows]
     every = list(dict.fromkeys(name for each in params for name in each))
-    differing = differing_params(params) if params else []
+    differing = ranking.differing_params(params) if params else []
     empty = [name for name, column in table.metrics.items() if not any(column.count)]
     return StudyNames(list(table.metrics), every, differing, empty, find_step_name([study.location], table.rows))
 
@@ -104,7 +94,7 @@ def find_best(study: StudySnapshot) -> StudyBest | None:
     table = study.table
     done = [i for i, row in enumerate(table.rows) if row.state in (State.DONE, State.PRUNED)]
     done = leave_out_foreign(table, done) or done
-    keys = choose_sort(_load_objectives(study), table, [row.params for row in table.rows])
+    keys = ranking.choose_sort(_load_objectives(study), table, [row.params for row in table.rows])
     if not done or not keys or not keys[0].is_metric:
         return None
     column = table.metrics[keys[0].name]
@@ -115,9 +105,7 @@ def find_best(study: StudySnapshot) -> StudyBest | None:
     choose = max if keys[0].direction == "max" else min
     i = choose(found, key=values.__getitem__)
     found.sort(key=lambda i: table.rows[i].ended_at or math.inf)
-    history = [values[found[0]]]
-    for each in found[1:]:
-        history.append(choose(history[-1], values[each]))
+    history = list(accumulate((values[each] for each in found), choose))
     thinned = history[:: -(-len(history) // _MOST_SPARK)]
     return StudyBest(table.rows[i].folder, keys[0].name, values[i], [*thinned, history[-1]])
 
@@ -126,9 +114,8 @@ def find_best(study: StudySnapshot) -> StudyBest | None:
 def count_not_finite(study: StudySnapshot) -> int:
     """Return the number of runs whose last value of some metric is NaN or infinite."""
     columns = [column for column in study.table.metrics.values() if any(column.bad)]
-    return len(
-        {i for column in columns for i, last in enumerate(column.last) if column.bad[i] and not math.isfinite(last)}
-    )
+    pairs = ((i, last) for column in columns for i, last in enumerate(column.last) if column.bad[i])
+    return len({i for i, last in pairs if not math.isfinite(last)})
 
 
 def measure_pace(study: StudySnapshot) -> Pace | None:
@@ -183,21 +170,21 @@ def build_table(study: StudySnapshot, view: StudyView) -> StudyTable:
     columns = [_name_best(column, summary, study) for column in summary.table.columns]
     bases = [_find_base(column, names) for column in columns]
     kept = [index for index, base in enumerate(bases) if base not in view.hide or base == "run"]
-    kept.sort(key=lambda index: _find_order(columns, index))
+    firsts = {column.metric: index for index, column in reversed([*enumerate(columns)]) if column.metric}
+    # the best values of a metric are before its last ones: a click sorts by the best
+    kept.sort(key=lambda i: (firsts.get(columns[i].metric, i), columns[i].role not in ("best", "best sd")))
     sorts = [_find_sort(column, names, columns) for column in columns]
     by = ""
     if summary.sort:
         key = summary.sort[0]
         best = (each.name for each in columns if key.is_metric and each.role == "best" and each.metric == key.name)
         by = next(best, key.name) + (", reversed" if key.is_reversed else "")
-    cut = summary.table._replace(
-        columns=tuple(_shorten(columns[index], [row[index] for row in summary.table.rows]) for index in kept),
-        rows=[tuple(row[index] for index in kept) for row in summary.table.rows]
-        if kept != [*range(len(columns))]
-        else summary.table.rows,
-    )
+    rows = summary.table.rows
+    shown = tuple(_shorten(columns[index], [row[index] for row in rows]) for index in kept)
+    if kept != [*range(len(columns))]:
+        rows = [tuple(row[index] for index in kept) for row in rows]
     return StudyTable(
-        summary._replace(table=cut),
+        summary._replace(table=summary.table._replace(columns=shown, rows=rows)),
         [bases[index] for index in kept],
         [sorts[index] for index in kept],
         _list_choices(bases, names, view),
@@ -205,13 +192,6 @@ def build_table(study: StudySnapshot, view: StudyView) -> StudyTable:
         by,
         [*_describe_groups(summary, bases, view)] if view.group else (),
     )
-
-
-def _find_order(columns: Sequence[Column], index: int) -> tuple[int, bool]:
-    """Return a sort key that places the best values of a metric before its last ones: a click sorts by the best."""
-    metric = columns[index].metric
-    first = next(i for i, each in enumerate(columns) if each.metric == metric) if metric else index
-    return first, columns[index].role not in ("best", "best sd")
 
 
 def _name_best(column: Column, summary: StudySummary, study: StudySnapshot) -> Column:
@@ -240,8 +220,8 @@ def _shorten(column: Column, values: Sequence[Any]) -> Column:
 def _build_whole(study: StudySnapshot, view: StudyView) -> StudySummary:
     table, objectives = study.table, _load_objectives(study)
     options = view.build_options()._replace(ignore=(), show=tuple(name.removeprefix("metrics.") for name in view.show))
-    asked = [_add_direction(name, objectives) if name in table.metrics else name for name in view.sort]
-    options = options._replace(sort=tuple(asked) or objectives, all_reasons=True)
+    asked = tuple(_add_direction(name, objectives) if name in table.metrics else name for name in view.sort)
+    options = options._replace(sort=asked or objectives, all_reasons=True)
     summary = build_summary(table, options, find_names(study).step)
     if view.group or not study.remember("has notes", lambda: any(row.note for row in table.rows)):
         return summary
@@ -308,11 +288,9 @@ def _describe_groups(summary: StudySummary, bases: Sequence[str], view: StudyVie
     columns = summary.table.columns
     params = [(index, bases[index]) for index, column in enumerate(columns) if column.role == "parameter"]
     for row in summary.table.rows:
-        parts = [f"({view.where})"] if view.where else []
-        parts += [
-            f"params.{_quote_name(name)} == {_quote(row[index])}" for index, name in params if row[index] is not None
-        ]
-        yield " and ".join(parts)
+        known = ((name, row[index]) for index, name in params if row[index] is not None)
+        equal = (f"params.{_quote_name(name)} == {_quote(value)}" for name, value in known)
+        yield " and ".join((*([f"({view.where})"] if view.where else []), *equal))
 
 
 @_cached
@@ -328,11 +306,11 @@ def build_examples(study: StudySnapshot) -> list[str]:
         examples.append(f"{_quote_known(found[0], names, 'params')} {sign} {_quote(value)}")
     if metric := min((name for name in names.metrics if name not in names.empty), key=metric_priority, default=None):
         column = table.metrics[metric]
-        middle = sorted(best_values(column, direction_of(metric))[i] for i, count in enumerate(column.count) if count)
-        sign = "<=" if direction_of(metric) == "min" else ">="
+        is_min, bests = direction_of(metric) == "min", ranking.best_values(column, direction_of(metric))
+        middle = sorted(best for best, count in zip(bests, column.count, strict=True) if count)
         limit = float(f"{middle[len(middle) // 2]:.3g}")
         if math.isfinite(limit):
-            examples.append(f"best({_quote_known(metric, names, 'metrics')}) {sign} {limit!r}")
+            examples.append(f"best({_quote_known(metric, names, 'metrics')}) {'<=' if is_min else '>='} {limit!r}")
     if len(examples) == 2:
         examples.append(" or ".join(examples))
     return [*examples, f"state in ({table.rows[0].state}, timeout)"]
@@ -340,8 +318,8 @@ def build_examples(study: StudySnapshot) -> list[str]:
 
 def _quote_known(name: str, names: StudyNames, kind: str) -> str:
     is_shared = (name in names.params and name in names.metrics) or name in FIELDS
-    plain = name if _PLAIN_NAME.fullmatch(name) and name not in _WORDS else _quote_name(name)
-    return f"{kind}.{plain}" if is_shared or plain != name else plain
+    is_plain = _PLAIN_NAME.fullmatch(name) and name not in _WORDS
+    return name if is_plain and not is_shared else f"{kind}.{name if is_plain else _quote_name(name)}"
 
 
 _PLAIN_NAME = re.compile(r"[A-Za-z_][\w./-]*", re.ASCII)
@@ -365,7 +343,7 @@ def build_plots(study: StudySnapshot, view: StudyView) -> Sequence[Block]:
     """Build the charts of parameters that `assay plot` draws, as blocks of a document."""
     names = find_names(study)
     wanted = [name for name in (view.param, view.color) if name and name not in names.params]
-    selection, left_out = _build_selection(study.location, _add_metrics(study.table, wanted), view)
+    selection, left_out = _build_selection(study, view, _add_metrics(study.table, wanted))
     metrics = _find_metrics(view.metric, selection)
     selection, notes = _limit_runs(selection, view, metrics)
     options = _build_options(view, metrics)
@@ -411,7 +389,7 @@ def _add_metrics(table: IndexTable, wanted: Sequence[str]) -> IndexTable:
     found = {name: table.metrics[name] for name in wanted if name in table.metrics}
     if not found:
         return table
-    values = {name: best_values(column, direction_of(name)) for name, column in found.items()}
+    values = {name: ranking.best_values(column, direction_of(name)) for name, column in found.items()}
 
     def extend(i: int, row: RunRow) -> RunRow:
         own = {name: values[name][i] for name, column in found.items() if column.count[i]}
@@ -429,7 +407,7 @@ def _limit_runs(
         return selection, []
     (key, *_), _ = plotting.choose_metrics(selection, metrics, makes_line=False)
     column, values = selection.data.metrics[key.name], _get_values(selection, key)
-    ranked = sort_values(
+    ranked = ranking.sort_values(
         selection.keep, [values[i] if column.count[i] else None for i in selection.keep], key.direction
     )
     best, rest = ([], ranked) if view.tab == "importance" else (ranked[: most // 3], ranked[most // 3 :])
@@ -447,16 +425,11 @@ def _limit_runs(
 def _find_records(selection: plotting.PlottedRuns, key: SortKey) -> set[int]:
     """Return the finished runs that were better than all runs that finished before."""
     column, values = selection.data.metrics[key.name], _get_values(selection, key)
-    rows = selection.data.rows
+    rows, sign = selection.data.rows, 1 if key.direction == "min" else -1
     done = [i for i in selection.keep if rows[i].state is State.DONE and column.count[i] and math.isfinite(values[i])]
-    records: set[int] = set()
-    best = math.inf
-    for i in sorted(done, key=lambda i: rows[i].ended_at or math.inf):
-        value = values[i] if key.direction == "min" else -values[i]
-        if value < best:
-            best = value
-            records.add(i)
-    return records
+    done.sort(key=lambda i: rows[i].ended_at or math.inf)
+    bests: Iterator[int] = accumulate(done, lambda best, i: i if sign * values[i] < sign * values[best] else best)
+    return set(bests)
 
 
 def _get_values(selection: plotting.PlottedRuns, key: SortKey) -> Sequence[float]:
@@ -464,15 +437,15 @@ def _get_values(selection: plotting.PlottedRuns, key: SortKey) -> Sequence[float
 
 
 def _build_selection(
-    location: StudyLocation, table: IndexTable, view: StudyView
+    study: StudySnapshot, view: StudyView, table: IndexTable
 ) -> tuple[plotting.PlottedRuns, list[str]]:
-    """Return the runs to draw, and a note about those that are left out."""
-    where = parse_where(view.where) if view.where else None
-    chosen = select_rows(table, where, (), view.build_options().states)
+    """Return the runs of the table to draw, and a note about those that are left out."""
+    options = view.build_options()
+    chosen = select_rows(table, options.where, (), options.states)
     keep = leave_out_foreign(table, chosen) or chosen
-    selection, count = plotting.build_selection(table, keep, [location]), len(chosen) - len(keep)
+    selection, count = plotting.build_selection(table, keep, [study.location]), len(chosen) - len(keep)
     if not selection.counts:
-        raise UsageError("none of these runs has a metric", plotting.describe_metrics(location))
+        raise UsageError("none of these runs has a metric", plotting.describe_metrics(study.location))
     return selection, [f"without {count:,} uploaded {'runs' if count > 1 else 'run'}, not adopted"] if count else []
 
 
@@ -483,7 +456,7 @@ def choose_charts(study: StudySnapshot, view: StudyView) -> list[str]:
     """Return the chosen metric, else the metrics to draw next to each other, the objectives of a search first."""
     if view.metric:
         return [view.metric]
-    selection, _ = _build_selection(study.location, study.table, view)
+    selection, _ = _build_selection(study, view, study.table)
     first = [each.name for each in selection.objectives]
     lines = [name for name, count in selection.counts.items() if count > 1 and name not in COUNTERS]
     lines.sort(key=lambda name: (name not in first, metric_priority(name)))
@@ -492,7 +465,7 @@ def choose_charts(study: StudySnapshot, view: StudyView) -> list[str]:
 
 def build_curves(index: Index, study: StudySnapshot, view: StudyView) -> dict[str, Any]:
     """Return the curves of one metric as JSON, thinned for a screen; minima and maxima are kept."""
-    selection, notes = _build_selection(study.location, study.table, view)
+    selection, notes = _build_selection(study, view, study.table)
     answer = build_selected_curves(index, selection, view)
     return {**answer, "notes": [*notes, *answer["notes"]]}
 
@@ -502,7 +475,7 @@ def build_selected_curves(index: Index, selection: plotting.PlottedRuns, view: S
     (key, *_), _ = plotting.choose_metrics(selection, _find_metrics(view.metric, selection))
     is_other = view.by in selection.counts  # so that charts next to each other show the same runs
     rank = _add_direction(view.by, selection.objectives) if is_other else key
-    selection, notes = (_keep_groups if view.group else _keep_best)(selection, view, key, rank)
+    selection, notes = _keep_best(selection, view, key, rank)
     (plot, *_) = plotting.build_plots(index, selection, _build_options(view, (key,)))
     if not isinstance(plot.chart, LineChart):
         raise TypeError("curves are one chart")
@@ -516,8 +489,7 @@ def build_answer(chart: LineChart, key: SortKey, labels: Mapping[str, RunRow], v
     drawn = chart
     if view.log or view.log_x:  # with gaps for values that the axis cannot show, and without such points in x
         drawn, start = build_shown(chart), 0 if chart.x_scale == "log" else -math.inf
-        lines = [_slice(line, slice(bisect_right(line.xs, start), None)) for line in drawn.lines]
-        drawn = replace(drawn, lines=tuple(lines))
+        drawn = replace(drawn, lines=tuple(_slice(e, slice(bisect_right(e.xs, start), None)) for e in drawn.lines))
     drawn = _crop(drawn, view.zoom) if view.zoom else drawn
     return {
         "metric": key.name,
@@ -535,7 +507,7 @@ def build_answer(chart: LineChart, key: SortKey, labels: Mapping[str, RunRow], v
 
 
 def _crop(chart: LineChart, zoom: str) -> LineChart:
-    """Return the chart for this part of the x axis, which a zoomed page shows with more points than the whole had."""
+    """Return the chart for this part of the x axis, of which a zoomed page shows more points."""
     try:
         low, high = map(float, zoom.split(","))
     except ValueError:
@@ -553,28 +525,23 @@ def _slice(line: Line, part: slice) -> Line:
 def _keep_best(
     selection: plotting.PlottedRuns, view: StudyView, key: SortKey, rank: SortKey
 ) -> tuple[plotting.PlottedRuns, list[str]]:
-    """Keep the best runs, which are drawn, so that the series of the others need not be read."""
-    column, counts = selection.data.metrics[key.name], selection.data.metrics[rank.name].count
-    values = [value if count else math.nan for value, count in zip(_get_values(selection, rank), counts, strict=True)]
-    drawn = [i for i in selection.keep if column.count[i]]
-    if len(drawn) <= view.best:
+    """Keep the best runs or groups, which are drawn, so that the series of the others need not be read."""
+    data, column = selection.data, selection.data.metrics[key.name]
+    ranked: list[Sequence[int]]
+    if view.group:
+        groups = ranking.build_groups(data, selection.keep, view.group)
+        groups = [group for group in groups if ranking.measure_group(column, group).n]
+        ranked, what = [group.runs for group in ranking.sort_groups(data, groups, [rank])], " groups"
+    else:
+        counts, values = data.metrics[rank.name].count, _get_values(selection, rank)
+        drawn = [i for i in selection.keep if column.count[i]]
+        known = [values[i] if counts[i] and math.isfinite(values[i]) else None for i in drawn]
+        ranked = [(i,) for i in ranking.sort_values(drawn, known, rank.direction)]
+        what = f" by {rank.name}" if rank.name != key.name else ""
+    if len(ranked) <= view.best:
         return selection, []
-    ranked = sort_values(drawn, [values[i] if math.isfinite(values[i]) else None for i in drawn], rank.direction)
-    by = f" by {rank.name}" if rank.name != key.name else ""
-    return replace(selection, keep=sorted(ranked[: view.best])), [f"the {view.best} best of {len(drawn):,}{by}"]
-
-
-def _keep_groups(
-    selection: plotting.PlottedRuns, view: StudyView, key: SortKey, rank: SortKey
-) -> tuple[plotting.PlottedRuns, list[str]]:
-    groups = build_groups(selection.data, selection.keep, view.group)
-    column = selection.data.metrics[key.name]
-    found = [group for group in groups if measure_group(column, group).n]
-    if len(found) <= view.best:
-        return selection, []
-    best = sort_groups(selection.data, found, [rank])[: view.best]
-    keep = sorted(i for group in best for i in group.runs)
-    return replace(selection, keep=keep), [f"the {view.best} best of {len(found):,} groups"]
+    keep = sorted(i for runs in ranked[: view.best] for i in runs)
+    return replace(selection, keep=keep), [f"the {view.best} best of {len(ranked):,}{what}"]
 
 
 def _build_curve(line: Line, chart: LineChart, row: RunRow | None, key: SortKey, shown: Line) -> dict[str, Any]:
@@ -614,5 +581,4 @@ def leave_gaps(values: Iterable[float]) -> list[float | None]:
 
 
 def quote_where(text: str) -> str:
-    """Quote a text for a `where` expression."""
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
@@ -52,11 +53,9 @@ def count_failed_checks(location: StudyLocation) -> Mapping[str, int]:
         info = os.stat(find_verdicts_file(location))
     except OSError:
         return {}
-    found: dict[str, int] = {}
-    for run, kind in _load_last_checks(location, info.st_mtime_ns, info.st_size).items():
-        if kind != VerdictKind.PASS and (run is None or os.path.isdir(os.path.join(location.dir, run))):
-            found[str(kind)] = found.get(str(kind), 0) + 1
-    return found
+    checks = _load_last_checks(location, info.st_mtime_ns, info.st_size).items()
+    failed = [(run, str(kind)) for run, kind in checks if kind != VerdictKind.PASS]
+    return Counter(kind for run, kind in failed if run is None or os.path.isdir(os.path.join(location.dir, run)))
 
 
 @lru_cache(maxsize=64)
