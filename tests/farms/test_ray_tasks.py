@@ -476,7 +476,7 @@ class TestRefusals:
             raise TimeoutError
 
         monkeypatch.setattr(socket, "create_connection", fail)
-        with pytest.raises(InfrastructureError, match="no Ray cluster at 127.0.0.1:1: TimeoutError"):
+        with pytest.raises(InfrastructureError, match=": TimeoutError"):
             RayExecutor.check(Farm("far", "ray", options={"address": "127.0.0.1:1"}))
 
     def test_a_cluster_that_asks_for_a_token(self, monkeypatch: pytest.MonkeyPatch) -> None:
