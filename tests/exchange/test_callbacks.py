@@ -130,6 +130,18 @@ def test_the_hugging_face_trainer_logs_to_the_run_that_started_it(tmp_path: Path
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.parametrize(
+    ("ranks", "is_first"), [((None, 1), False), ((None, 0), True), ((0, 1), True), ((1, 0), False)]
+)
+def test_the_rank_is_that_of_the_first_package_that_is_loaded(
+    monkeypatch: pytest.MonkeyPatch, ranks: tuple[int | None, int], is_first: bool
+) -> None:
+    for package, rank in zip(lightning._PACKAGES, ranks, strict=True):  # None: its import is blocked
+        module = None if rank is None else SimpleNamespace(rank_zero_only=SimpleNamespace(rank=rank))
+        monkeypatch.setitem(sys.modules, f"{package}.utilities", module)
+    assert lightning._Logging()._is_first() is is_first
+
+
 def test_a_metric_called_time_does_not_stop_a_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ASSAY_RUN_DIR", str(tmp_path))
     script.close_stream()
