@@ -59,7 +59,7 @@ def show_all(request: Request) -> Response:
     """All benchmarks of every root. Those that are not judged yet are marked; the page asks again until they are."""
     site, query = get_site(request), request.query_params
     view = {name: query.get(name, "")[:200] for name in ("q", "kind", "suite", "sort")}
-    check_known("order", [view["sort"]], ("", *SORTS))
+    check_known("order", [view["sort"]] if view["sort"] else (), SORTS)
     number = query.get("page", "1")
     if not number.isdecimal() or len(number) > 6:
         raise UsageError(f"page is not a whole number: {number!r}")

@@ -296,9 +296,10 @@ def test_only_a_rerun_makes_a_fail() -> None:
     assert "in both rounds together" in joined.finding.message
     assert len(joined.base.values) == len(first.metrics[0].base.values) + len(metric.base.values)
     opposite = replace(unsure, finding=replace(unsure.finding, effect=-0.02))
-    assert _settle(first, list(first.metrics), replace(again, metrics=(opposite,)), OPTIONS).verdict.kind is (
-        INCONCLUSIVE
-    )
+    cancels = replace(unsure, base=metric.head, head=metric.base)  # both rounds together show nothing
+    for second in (opposite, cancels):
+        settled = _settle(first, list(first.metrics), replace(again, metrics=(second,)), OPTIONS)
+        assert (settled.verdict.kind, settled.metrics[0].confirmed) == (INCONCLUSIVE, False)
 
 
 def test_a_command_has_as_many_trials_as_its_metrics_need() -> None:

@@ -86,6 +86,7 @@ def test_gpu_memory_of_the_run_s_processes_is(lab: Path, monkeypatch: pytest.Mon
     (execution,) = run_benchmarks(request("user.use"), RunHooks(tick_s=0.05)).executions
     assert execution.peaks.gpu_memory_bytes == 1_900_000_000
     assert execution.peaks.gpu_memory_basis == "processes"
+    assert "other processes were on the GPU: 1" in execution.contaminated, "its own is none of them"
 
 
 # ---------------------------------------------------------------- true peaks

@@ -127,6 +127,8 @@ def test_variants_that_change_nothing_or_fail_and_equal_replicas_are_named(rng):
     variants = {"idle": run(falling()), "near": run(falling() * 1.003), "far": run(falling() * 1.03)}
     golden = Golden("t", (replace(segment(falling(), falling()), variants=variants),))
     assert find_idle_variants([Rule("loss")], golden) == ["idle"]
+    short = replace(segment(falling()), variants={"short": run(falling()[:-1])})
+    assert find_idle_variants([Rule("loss")], Golden("t", (short,))) == [], "it lacks a step, which is an error"
     (text,) = find_far_variants([Rule("loss")], golden)
     assert text.startswith("the variant far is beyond delta, and a check like it fails (segment at ")
     assert "loss: +3% in steps" in text

@@ -118,6 +118,7 @@ def test_labels_and_values_are_put_at_the_golden_s_steps_in_its_order_and_one_ba
     assert {(found.label, found.kind) for found in verdict.findings} == {("MLM", PASS), ("NSP", FAIL)}
     rule = Rule("loss", "margin", operator="<=", margin=0.5, labels=("MLM",))
     assert judge_segment(rule, TWO, [check]).kind is PASS
+    assert judge_segment(rule, TWO, [check_of("MLM", "other")]).kind is PASS
     assert judge_segment(rule, TWO, [check_of("NSP")]).kind is FAIL
     verdict = judge_segment(rule, labelled("NSP"), [check_of("NSP")])
     assert verdict.kind is ERROR

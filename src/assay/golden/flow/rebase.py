@@ -219,8 +219,8 @@ def _from_gathering(context: GoldenContext, before: Golden, request: RebaseReque
     if not request.fresh and not request.environment_only:
         with contextlib.suppress(UsageError, FormatError):
             found = manifests.load_manifest(staged, context.test.name)
-            is_whole = found.complete and (found.noise or not context.test.replicas)
-            if is_whole and found.provenance.get("config_hash") == context.config_hash:
+            is_measured = found.complete and (found.noise or not context.test.replicas)
+            if is_measured and found.provenance.get("config_hash") == context.config_hash:
                 hooks.console.message(f"using the recording in {staged}; gather again with --fresh")
                 return found, (), None
     # the name is the same after an interruption
@@ -380,6 +380,9 @@ def _run_missing(
         if is_whole(segment, logged[name]):
             runs[indices[name]].append(CheckRun(entry, logged[name]))
     return None
+
+
+# ---------------------------------------------------------------- runs of checks: of this study, or as CI kept them
 
 
 def load_whole(entries: Sequence[Entry], segment: Segment, context: GoldenContext) -> list[CheckRun]:

@@ -375,6 +375,9 @@ def build_stamp() -> str:
     return time.strftime("%Y%m%d-%H%M%S") + "-" + secrets.token_hex(2)
 
 
+# ---------------------------------------------------------------- which golden of several is used
+
+
 def find_image(farm: Farm | None) -> str | None:
     """The container image of the runs: the farm's, or the one that this process is in."""
     named = farm.options.get("container") if farm else None

@@ -144,7 +144,8 @@ def find_idle_variants(rules: Sequence[Rule], golden: Golden) -> list[str]:
         for metric, labels in segment.variants.get(name, {}).items():
             for label, track in labels.items():
                 if metric in judged and label in segment.tracks.get(metric, {}):
-                    idle[name] &= has_equal_replicas([segment.tracks[metric][label][0].values, track.values])
+                    one = segment.tracks[metric][label][0]
+                    idle[name] &= one.steps == track.steps and has_equal_replicas([one.values, track.values])
     return [name for name, is_idle in idle.items() if is_idle]
 
 

@@ -370,6 +370,9 @@ def _describe_part(shift: MetricShift | None) -> str:
     return f"no more than the repeats differ ({effect} {render_noise(shift)})" if is_open else effect
 
 
+# ---------------------------------------------------------------- history
+
+
 def build_history_document(source: str, histories: Sequence[NightHistory], every_row: bool = False) -> doc.Document:
     kind = find_worst(each.verdict.kind for each in histories)
     head = doc.Only(("html",), (doc.Heading("Nights", kind, 1), doc.Text(source, role="soft")))
