@@ -95,6 +95,18 @@ def run_script(text: str, folder: Path, **env: str) -> subprocess.CompletedProce
     )
 
 
+@pytest.mark.parametrize(
+    ("ranks", "is_first"), [((None, None), True), ((None, 1), False), ((0, 1), True), ((2, 0), False)]
+)
+def test_the_first_loaded_package_of_lightning_says_which_process_is_the_first(
+    monkeypatch: pytest.MonkeyPatch, ranks: tuple[int | None, int | None], is_first: bool
+) -> None:
+    for package, rank in zip(("lightning.pytorch", "pytorch_lightning"), ranks, strict=True):
+        module = SimpleNamespace(rank_zero_only=SimpleNamespace(rank=rank)) if rank is not None else None
+        monkeypatch.setitem(sys.modules, f"{package}.utilities", module)
+    assert lightning._Logging()._is_first() is is_first
+
+
 def read_lines(folder: Path) -> list[dict[str, float]]:
     (path,) = folder.glob("metrics/*.jsonl")
     return [json.loads(line) for line in path.read_text().splitlines()]
