@@ -249,6 +249,12 @@ class TestReadme:
         user.well("mlrunner")
         assert user.calls == ["1", "1"]
         assert user.read("output/Lr_1/stat") == "train: finished\n"
+        (user.folder / "go").unlink()
+        with user.beside("mlrunner", "-f") as program:
+            user.until(lambda: len(user.calls) == 3, "it runs again")
+            program.send_signal(signal.SIGINT)
+            assert program.wait(60) == 130
+        assert user.read("output/Lr_1/stat") == "train: failed\n", "what was stopped is not running"
 
     def test_environment_and_log_cover_the_whole_command(self, user: UserFolder) -> None:
         """B25"""
