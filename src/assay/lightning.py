@@ -39,7 +39,7 @@ class _Logging:
 
     def _is_first(self) -> bool:
         # Lightning may have started the processes itself: its own variable has their ranks
-        loaded = [module for each in _PACKAGES if (module := sys.modules.get(f"{each}.utilities")) is not None]
+        loaded = [found for each in _PACKAGES if (found := sys.modules.get(f"{each}.utilities"))]
         return script.find_rank() == 0 and not any(getattr(each.rank_zero_only, "rank", 0) for each in loaded[:1])
 
     # Lightning writes checkpoints to `<save_dir>/<name>/<version>/checkpoints`

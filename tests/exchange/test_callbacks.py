@@ -95,18 +95,6 @@ def run_script(text: str, folder: Path, **env: str) -> subprocess.CompletedProce
     )
 
 
-@pytest.mark.parametrize(
-    ("ranks", "is_first"), [((None, None), True), ((None, 1), False), ((0, 1), True), ((2, 0), False)]
-)
-def test_the_first_loaded_package_of_lightning_says_which_process_is_the_first(
-    monkeypatch: pytest.MonkeyPatch, ranks: tuple[int | None, int | None], is_first: bool
-) -> None:
-    for package, rank in zip(("lightning.pytorch", "pytorch_lightning"), ranks, strict=True):
-        module = SimpleNamespace(rank_zero_only=SimpleNamespace(rank=rank)) if rank is not None else None
-        monkeypatch.setitem(sys.modules, f"{package}.utilities", module)
-    assert lightning._Logging()._is_first() is is_first
-
-
 def read_lines(folder: Path) -> list[dict[str, float]]:
     (path,) = folder.glob("metrics/*.jsonl")
     return [json.loads(line) for line in path.read_text().splitlines()]
@@ -140,6 +128,18 @@ def test_the_hugging_face_trainer_logs_to_the_run_that_started_it(tmp_path: Path
     config = json.loads((folder / "script-config.json").read_text())
     assert (config["learning_rate"], config["num_train_epochs"], "adam_beta1" in config) == (0.125, 2, False)
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("ranks", "is_first"), [((None, 1), False), ((None, 0), True), ((0, 1), True), ((1, 0), False)]
+)
+def test_the_rank_is_that_of_the_first_package_that_is_loaded(
+    monkeypatch: pytest.MonkeyPatch, ranks: tuple[int | None, int], is_first: bool
+) -> None:
+    for package, rank in zip(lightning._PACKAGES, ranks, strict=True):  # None: its import is blocked
+        module = None if rank is None else SimpleNamespace(rank_zero_only=SimpleNamespace(rank=rank))
+        monkeypatch.setitem(sys.modules, f"{package}.utilities", module)
+    assert lightning._Logging()._is_first() is is_first
 
 
 def test_a_metric_called_time_does_not_stop_a_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -106,6 +106,8 @@ def test_chosen_runs_and_files_and_an_upload_that_takes_the_place_of_no_run(
     (folder / "out" / "model.pt").write_bytes(b"weights")
     (folder / "secrets.sh").write_text("export KEY=1")
     (folder / "link").symlink_to("/etc/hostname")
+    cli("export", "mlflow", "made/a", "--to", "store", "--artifacts", "")  # an empty pattern is no file's
+    assert "out" not in {each.path for each in client.list_artifacts(run_id)}
     cli("export", "mlflow", "made/a", "--to", "store", "--artifacts", "out", "--artifacts", "*")
     top = {each.path for each in client.list_artifacts(run_id)}
     assert {"run.json", "out"} <= top

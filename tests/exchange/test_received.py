@@ -424,8 +424,8 @@ def test_a_dry_run_and_early_stopping_count_nothing_that_was_uploaded(owner: Own
     with open_index(str(owner.root)) as index:
         refresh_study(index, location, SILENT, stores_points=True)
         early = EarlyStop(prepared.study.stop, index, location)
-        early._find_stale([])
-        assert not early._stale
+        early.prune([])
+        assert not early._counts
 
 
 # ---------------------------------------------------------------- neither counted nor ranked

@@ -471,6 +471,14 @@ class TestRefusals:
                 RayExecutor.check(Farm("far", "ray", options={"address": address}))
             assert ray_farm.find_absence(address).endswith("timed out")
 
+    def test_an_error_without_a_text_is_no_answer(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def fail(*_arguments: object) -> None:
+            raise TimeoutError
+
+        monkeypatch.setattr(socket, "create_connection", fail)
+        with pytest.raises(InfrastructureError, match=": TimeoutError"):
+            RayExecutor.check(Farm("far", "ray", options={"address": "127.0.0.1:1"}))
+
     def test_a_cluster_that_asks_for_a_token(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Ray says that it cannot connect, and not why."""
 

@@ -433,8 +433,9 @@ class _RunSender:
                 for template in (spec.log_name, spec.other_log_name):
                     found |= set(layout.find_logs(present, template, command.name))
         for pattern in self.request.artifacts:  # a folder stands for everything in it
-            for each in (pattern, os.path.join(pattern, "**")):
-                found |= set(glob.iglob(each, root_dir=self.dir, recursive=True))
+            for name in glob.iglob(pattern, root_dir=self.dir, recursive=True):
+                inner = os.path.join(glob.escape(name), "**")
+                found |= {name, *glob.iglob(inner, root_dir=self.dir, recursive=True)}
         inside = os.path.realpath(self.dir) + os.sep
         paths = {name: os.path.join(self.dir, name) for name in found if os.path.basename(name) != layout.SECRETS_FILE}
         return sorted(

@@ -149,5 +149,5 @@ def _reach(host: str, port: int, question: bytes, uses_tls: bool) -> str:
                 connection.sendall(question)
                 connection.recv(1)
     except (OSError, OverflowError) as error:
-        return getattr(error, "strerror", None) or str(error)
+        return getattr(error, "strerror", None) or str(error) or type(error).__name__
     return ""

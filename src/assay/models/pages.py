@@ -61,6 +61,9 @@ def is_model_study(location: StudyLocation) -> bool:
     return location.name == STUDY
 
 
+# ---------------------------------------------------------------- checks
+
+
 @dataclass(frozen=True, slots=True)
 class CheckSummary:
     """A report, reduced for lists and histories. `kind` None: there is no report. `problem`: why it proves nothing."""
@@ -247,6 +250,9 @@ def _build_chart(title: Content, panel: Panel, label: str, count: int) -> Chart:
     return Chart(title, (panel,), label, x_range=(0.5, count + 0.5), x_label="check, the newest on the right")
 
 
+# ---------------------------------------------------------------- the layers and their graph
+
+
 LEVELS = (
     "bit-equal",
     "within the tolerance",
@@ -375,6 +381,9 @@ def _draw_edge(start: tuple[float, float], end: tuple[float, float], *, is_next:
     return f"M{begin_x:g} {begin_y:g}C{begin_x:g} {begin_y + half:g} {x:g} {y - half:g} {x:g} {y:g}"
 
 
+# ---------------------------------------------------------------- tensors
+
+
 def build_tensor_blocks(
     location: StudyLocation, run: str, case_name: str, number: int
 ) -> tuple[Sequence[Block], tuple[DiffLink, ...]]:
@@ -443,6 +452,9 @@ def build_times(location: StudyLocation, runs: Sequence[str]) -> Sequence[Block]
         rows.append([name, *cells])
     columns = (Column("layer"), *(Column(head, align="right") for head in heads))
     return [Section([TableBlock(Table(columns, rows))], "Run time of each layer, ms")]
+
+
+# ---------------------------------------------------------------- `assay report`: the last check of each model, or one
 
 
 def build_report(location: StudyLocation, wanted: str | None) -> Document | None:

@@ -81,6 +81,10 @@ def test_an_opset_that_does_not_exist_is_reported(opset: int) -> None:
     with pytest.raises(UsageError, match=f"there is no opset {opset}") as caught:
         build_converted(parse(OLD, opset=9), opset)
     assert f"1 to {find_newest_opset()}" in str(caught.value)
+    model = parse(OLD, opset=9)
+    model.opset_import[0].version = 99
+    with pytest.raises(UsageError, match=rf"opset 99, .* knows \({find_newest_opset()}\)\n  update onnx, or export"):
+        build_converted(model, 17)
 
 
 def test_a_model_beyond_the_librarys_size_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:

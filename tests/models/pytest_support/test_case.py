@@ -299,7 +299,7 @@ def test_a_failed_step_shows_the_tools_output_or_that_it_was_silent():
         "no",
         "what to do: try: assay model convert '/my models/a.onnx' --opset 17",
     ]
-    assert render().splitlines()[1:] == ["stdout:", "(nothing)", "stderr:", "(nothing)"]
+    assert render(stderr=" \n" * 999).splitlines()[1:] == ["stdout:", "(nothing)", "stderr:", "(nothing)"]
     flood = render(stderr="\n".join(f"line {number}" for number in range(1000)))
     assert "line 99\n… 800 lines left out …\nline 900" in flood
     assert flood.endswith("line 999")

@@ -53,6 +53,9 @@ _LACKING = re.compile(
 _OPSET = re.compile(r"torch\.onnx_meta\.opset_version = (\d+)")
 
 
+# ---------------------------------------------------------------- ONNX → MLIR
+
+
 def import_model(source: str, target: str) -> str:
     """Write the model as MLIR. Returns the shell command that does it. Raises BackendError."""
     command = shlex.join([name_program("iree-import-onnx"), source, "-o", target])
@@ -122,6 +125,9 @@ def parse_io(text: str) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]
         for kind in ("inputs", "outputs")
     )
     return inputs, outputs
+
+
+# ---------------------------------------------------------------- MLIR → module
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,6 +247,9 @@ def name_mlir_type(dtype: str) -> str:
 def render_shape(shape: Sequence[int], dtype: str) -> str:
     """Render a shape and a type as IREE's programs take them: 1x3x32xf32."""
     return "x".join([*(str(dim) for dim in shape), name_mlir_type(dtype)])
+
+
+# ---------------------------------------------------------------- running a module
 
 
 @dataclass(frozen=True, slots=True)

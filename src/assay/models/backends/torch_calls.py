@@ -113,6 +113,9 @@ def from_array(array: Any) -> Tensor:
     return torch.from_numpy(array.view(f"u{array.dtype.itemsize}").copy()).view(getattr(torch, array.dtype.name))
 
 
+# ---------------------------------------------------------------- the user's own code
+
+
 def load_attribute(text: str, folder: str, what: str) -> Any:
     """Load `file.py:name` or `module:name`. Raises UsageError with the line of the user's file that fails."""
     source, _, name = text.rpartition(":")
@@ -186,6 +189,9 @@ def seed_all(seed: int) -> None:
     random.seed(seed)
     np.random.seed(seed % 2**32)
     torch.manual_seed(seed)
+
+
+# ---------------------------------------------------------------- recording
 
 
 @dataclass(slots=True)
@@ -383,6 +389,9 @@ def preserved(module: Module, round_to: Any = None) -> Iterator[None]:
         with torch.no_grad():
             for each, value in zip(held, before, strict=True):
                 each.set_(value) if each.shape != value.shape else each.copy_(value)
+
+
+# ---------------------------------------------------------------- inside a compiled graph
 
 
 def record_compiled(module: Module, run: Callable[[], Any]) -> tuple[Any, dict[str, Tensor]]:

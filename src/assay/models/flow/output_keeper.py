@@ -113,11 +113,10 @@ class OutputKeeper:
                 self._write(key, {side: array for side, array in sides.items() if array is not None})
                 hashes = {content_sha(array) for array in sides.values() if hasattr(array, "dtype")}
                 if len(hashes) > 1:
-                    context = {"magnitude": cases.find_magnitude(case, number, name)}
-                    context["unrounded"] = origin.compute_unrounded(name) if origin is not None else None
-                    for word, each in context.items():
-                        if each is not None:
-                            self._write(f"{key}/{word}", {"context": np.asarray(each)})
+                    unrounded = origin.compute_unrounded(name) if origin is not None else None
+                    context = {"magnitude": cases.find_magnitude(case, number, name), "unrounded": unrounded}
+                    for word in (word for word, each in context.items() if each is not None):
+                        self._write(f"{key}/{word}", {"context": np.asarray(context[word])})
         self._found[case.name] = KeptCase(
             case.name, case.layer, case.outputs, case.makers, case.quantized, case.problem, len(results), work.steps,
             dict(cases.find_bounds(case)), cases.find_chance(case) if not case.problem else {},

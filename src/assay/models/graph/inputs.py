@@ -92,6 +92,9 @@ def build_samples(
     return typed
 
 
+# ---------------------------------------------------------------- random ones
+
+
 def _fix_shapes(choice: InputChoice, fixed: Sample) -> InputChoice:
     """Return the choice with the shapes of the given arrays."""
     return replace(choice, dims={**{name: array.shape for name, array in fixed.items()}, **choice.dims})
@@ -190,6 +193,9 @@ def _draw(plan: InputPlan, rng: Any) -> Array:
     if kind.kind == "c":
         drawn = drawn + 1j * rng.uniform(domain.low, domain.high, plan.shape)
     return np.asarray(drawn).astype(kind)
+
+
+# ---------------------------------------------------------------- open dimensions
 
 
 def _resolve_shapes(graph: InputGraph, outline: Outline, dims: Dims, least: int = 0) -> dict[str, tuple[int, ...]]:
@@ -291,6 +297,8 @@ def parse_files(texts: Sequence[str]) -> Mapping[str, str] | list[str]:
         pairs[name] = value
     return pairs if named or not texts else list(texts)
 
+
+# ---------------------------------------------------------------- samples that a user brings in files and folders
 
 Sample = dict[str, Array]
 _ARRAY_SUFFIXES = (".npy", ".pb", ".bin", ".raw")

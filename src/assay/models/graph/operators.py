@@ -42,6 +42,9 @@ def is_operator(name: str) -> bool:
     return any(schema.name == name for schema in onnx.defs.get_all_schemas_with_history())
 
 
+# ---------------------------------------------------------------- results in float64
+
+
 def compute_float64(op: str, inputs: Inputs, attributes: Attributes, opset: int) -> Array | None:
     """Compute the first output from the definition of the operator; None without a formula for this use."""
     formula = _build_formulas().get(op)
@@ -215,6 +218,9 @@ def _slide(
     return found
 
 
+# ---------------------------------------------------------------- a model of a few operators
+
+
 def compute_model_float64(model: Model, inputs: Mapping[str, Array]) -> dict[str, Array] | None:
     """Compute the first output of each node of a model; None if one of them has no formula."""
     wiring, opset = build_wiring(model.graph), find_opset(model)
@@ -255,6 +261,8 @@ def identify_use(nodes: Sequence[Node], opset: int) -> str:
     parts = [f"{node.domain}:{node.op_type}:{sorted(map(repr, node.attribute))}:{len(node.input)}" for node in nodes]
     return f"{opset} {' '.join(parts)}"
 
+
+# ---------------------------------------------------------------- the size of the terms
 
 # linear sums of their inputs: with absolute values as inputs, the result is the sum of the terms' magnitudes
 _LINEAR = words("Add Sub Sum MatMul Gemm Einsum Conv ReduceSum ReduceMean GlobalAveragePool AveragePool")

@@ -217,6 +217,9 @@ def _add_numbers(given: TensorComparison, tally: DifferenceTally, worst: tuple[E
     )  # fmt: skip
 
 
+# ---------------------------------------------------------------- numbers
+
+
 def _compare_numbers(
     given: TensorComparison,
     expected: Array,
@@ -450,6 +453,9 @@ def find_dead_parts(expected: Array, actual: Array) -> Iterator[str]:
         if dead:
             names = ", ".join(map(str, dead[:_LONGEST_LIST])) + (", …" if len(dead) > _LONGEST_LIST else "")
             yield f"actual is all zero at {names} of axis {axis} ({len(dead)} of {length})"
+
+
+# ---------------------------------------------------------------- messages
 
 
 def _render_index(element: Element) -> str:

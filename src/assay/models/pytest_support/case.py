@@ -195,11 +195,12 @@ def render_failed_step(fixture: str, error: StepFailedError, model: str) -> str:
     if outcome.command:
         parts.append(f"command: {outcome.command}")
     half = _MOST_LINES // 2
-    for name, text in (("stdout", outcome.stdout.strip("\n")), ("stderr", outcome.stderr.strip("\n"))):
+    for name, output in (("stdout", outcome.stdout), ("stderr", outcome.stderr)):
+        text = output.strip("\n") if output.strip() else "(nothing)"
         lines = text.splitlines()
         if len(lines) > _MOST_LINES:
-            text = "\n".join([*lines[:half], f"… {len(lines) - 2 * half} lines left out …", *lines[-half:]])  # noqa: PLW2901
-        parts.append(f"{name}:\n{text if text.strip() else '(nothing)'}")
+            text = "\n".join([*lines[:half], f"… {len(lines) - 2 * half} lines left out …", *lines[-half:]])
+        parts.append(f"{name}:\n{text}")
     if error.hint:
         parts.append(f"what to do: {_name_model(error.hint, model)}")
     return "\n".join(parts)
