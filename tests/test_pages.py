@@ -29,37 +29,17 @@ HOW_TO = TOP / "docs" / "how-to"
 ALL = {page.stem: page for page in TOP.glob("docs/*/*.md") if "```console\n" in page.read_text(encoding="utf-8")}
 # with a service or a check of their own, here or in the tests of what they describe
 # each command of check-torch-modules and of trace-a-training imports torch in several processes
-LONGER = {
-    *[
-        "benchmark",
-        "benchmark-compare",
-        "benchmark-history",
-        "benchmark-on-a-busy-machine",
-        "benchmark-suites",
-        "check-models",
-    ],
-    *["check-torch-modules", "coming-from-torq", "compare-models", "find-the-first-difference", "gate-a-change"],
-    *[
-        "gated-pull-request",
-        "model-inputs",
-        "model-reports",
-        "model-targets",
-        "prove-convergence",
-        "recipes",
-        "trace-a-training",
-    ],
-}
-APART = LONGER | {
-    *[
-        "exchange-with-other-tools",
-        "find-the-best-run",
-        "search-and-stop",
-        "share-an-index",
-        "submit-to-a-farm",
-        "use-ray",
-    ],
-    *["use-slurm", "use-ssh-hosts", "web-api", "where", "write-a-plug-in"],
-}
+LONGER_NAMES = """
+    benchmark benchmark-compare benchmark-history benchmark-on-a-busy-machine benchmark-suites check-models
+    check-torch-modules coming-from-torq compare-models find-the-first-difference gate-a-change gated-pull-request
+    model-inputs model-reports model-targets prove-convergence recipes trace-a-training
+"""
+APART_NAMES = """
+    exchange-with-other-tools find-the-best-run search-and-stop share-an-index submit-to-a-farm use-ray use-slurm
+    use-ssh-hosts web-api where write-a-plug-in
+"""
+LONGER = set(LONGER_NAMES.split())
+APART = LONGER | set(APART_NAMES.split())
 
 
 def test_a_page_whose_output_has_changed_is_refused(tmp_path: Path) -> None:

@@ -186,17 +186,20 @@ class StudyHandle:
         """
         try:
             if find_kernel():
-                view: LiveView | None = None
-                for _, known in self._poll(_REDRAW_S):
-                    html = self._render_html(known)
-                    if view is None:
-                        view = LiveView(html)
-                    else:
-                        view.update(html)
+                self._watch_in_notebook()
             else:
                 self._watch_in_lines()
         except KeyboardInterrupt:
             print(f"{self.name}: {_GOING_ON}")
+
+    def _watch_in_notebook(self) -> None:
+        view: LiveView | None = None
+        for _, known in self._poll(_REDRAW_S):
+            html = self._render_html(known)
+            if view is None:
+                view = LiveView(html)
+            else:
+                view.update(html)
 
     def _watch_in_lines(self) -> None:
         progress, seen, view = PlainProgress(sys.stderr), set[str](), ProgressView(self.name, 0)

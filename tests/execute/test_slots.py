@@ -149,6 +149,7 @@ class TestPool:
         """A program that cleans the temporary directory may remove an old lock file: a new file then represents the
         slot. Taking a slot keeps its file young."""
         one, path = pool("0"), os.path.join(place, "0.0")
+        assert one.holders() == [], "there is no file yet"
         take(one).let_go()
         os.utime(path, (1, 1))
         take(one).let_go()

@@ -43,6 +43,7 @@ def read(text: str | bytes) -> Content:
         ('{"format": 4.0}', 'no version under "format"'),
         ('{"format": 0}', 'no version under "format"'),
         ("[" * 200_000, "nested too deeply"),
+        ('{"format": 4, "x": ' + "9" * 5000 + "}", "a number with thousands of digits"),
     ],
 )
 def test_a_damaged_file_is_named_with_what_to_do(text: str | bytes, message: str) -> None:

@@ -291,7 +291,11 @@ def test_live_view_is_drawn_at_most_ten_times_a_second(terminal):
         clock.now = tick / 100
         progress.update(view(done=tick, total=200))
     progress.finish(view(done=100, total=200, running=()))
-    assert strip(terminal.close()).count("queued") <= 12
+    clock.now += 1
+    progress.update(view(total=777))
+    drawn = strip(terminal.close())
+    assert drawn.count("queued") <= 12
+    assert "777" not in drawn, "nothing is drawn after the end"
 
 
 def test_a_flood_of_failures_is_cut_short(terminal):

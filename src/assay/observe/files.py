@@ -46,18 +46,7 @@ def parse_jsonl_columns(data: bytes, state: State, *, step: str | None = None, f
         rows = [row for line in lines if (row := _load_row(line, state)) is not None]
     if rows and not _add_alike(columns, rows, step):
         for row in rows:
-            flat = dict(_flatten(row))
-            stated = flat.pop(_find_key(flat, STEP_KEYS, step) or "", None)
-            place = _or_none(_number(stated))
-            if stated is not None and isnan(place):
-                _note_text(state, "", place, str(stated))
-            time = _or_none(_time(flat.pop(_find_key(flat, TIME_KEYS) or "", None)))
-            for key, value in flat.items():
-                number = _number(value)
-                if number is not None:
-                    add_value(columns, key, place, number, time)
-                else:
-                    _note_text(state, key, place, "" if value is None else str(value))
+            _add_row(columns, row, step, state)
     return columns, consumed, state
 
 
@@ -98,6 +87,21 @@ def _add_alike(columns: Columns, rows: list[dict[str, Any]], step: str | None) -
     for key, column in found.items():
         add_column(columns, key, *column)
     return True
+
+
+def _add_row(columns: Columns, row: dict[str, Any], step: str | None, state: State) -> None:
+    flat = dict(_flatten(row))
+    stated = flat.pop(_find_key(flat, STEP_KEYS, step) or "", None)
+    place = _or_none(_number(stated))
+    if stated is not None and isnan(place):
+        _note_text(state, "", place, str(stated))
+    time = _or_none(_time(flat.pop(_find_key(flat, TIME_KEYS) or "", None)))
+    for key, value in flat.items():
+        number = _number(value)
+        if number is not None:
+            add_value(columns, key, place, number, time)
+        else:
+            _note_text(state, key, place, "" if value is None else str(value))
 
 
 def _flatten(row: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -100,13 +100,7 @@ class EarlyStop:
         """Load points of runs that have more points, or others, than are known here; our own runs come first."""
         began = self._clock()
         if began >= self._next_look:
-            table = self._index.load_table([self._location.name], self._metrics)
-            compared = {rule.metric for rule in self._rules if rule.rule in COMPARING}
-            for metric, columns in table.metrics.items():
-                for row, count in zip(table.rows, columns.count, strict=True):
-                    is_wanted = (metric in compared or row.key in own) and not row.is_foreign  # an upload ends no run
-                    if is_wanted and count != self._counts.get((row.key, metric), 0):
-                        self._stale.add((row.key, metric))
+            self._find_stale(own)
             self._next_look = began + max(LOOK_S, _LOOK_SHARE * (self._clock() - began))
         for key, metric in sorted(self._stale, key=lambda pair: pair[0] not in own):
             if key not in own and self._clock() - began > _LOAD_S:
@@ -118,6 +112,15 @@ class EarlyStop:
                     curves[key] = build_curve(rule, series.steps, series.values)
             self._counts[key, metric] = len(series.values)
         self._is_ready = True
+
+    def _find_stale(self, own: Collection[str]) -> None:
+        table = self._index.load_table([self._location.name], self._metrics)
+        compared = {rule.metric for rule in self._rules if rule.rule in COMPARING}
+        for metric, columns in table.metrics.items():
+            for row, count in zip(table.rows, columns.count, strict=True):
+                is_wanted = (metric in compared or row.key in own) and not row.is_foreign  # an upload ends no run
+                if is_wanted and count != self._counts.get((row.key, metric), 0):
+                    self._stale.add((row.key, metric))
 
     def _judge(self, entry: Entry) -> Ending | None:
         key, attempt = self._location.key(entry.dir), entry.attempt

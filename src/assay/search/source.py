@@ -357,13 +357,13 @@ class SearchSource:
             found.update(self._index.load_summaries(keys=list(keys)))
         metrics = {each.metric for each in self._search.objectives}
         doubtful = {key: each for key, each in keys.items() if not is_whole or metrics - found.get(key, {}).keys()}
-        if doubtful:  # from the run directories: the index may be broken, and no search decision depends on it
-            with SqliteIndex(":memory:") as index:
-                for key, entry in doubtful.items():
-                    with suppress(OSError):
-                        read_sources(index, key, entry.dir, entry.spec)
-                found.update(index.load_summaries(keys=list(doubtful)))
-        return found
+        if not doubtful:
+            return found
+        with SqliteIndex(":memory:") as index:  # the index may be broken, and no search decision depends on it
+            for key, entry in doubtful.items():
+                with suppress(OSError):
+                    read_sources(index, key, entry.dir, entry.spec)
+            return {**found, **index.load_summaries(keys=list(doubtful))}
 
     def _check_results(self) -> None:
         """Set the failure if further trials are pointless: no trial has a metric, or all trials have failed."""

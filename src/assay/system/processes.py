@@ -412,6 +412,8 @@ def write_status_at_exit(path: str) -> None:
         pass
 
 
+# ---------------------------------------------------------------- work in two processes
+
 _LEAST_FORKED = 200
 
 
@@ -498,6 +500,8 @@ def find_file_system(folder: str, table: str | None = None) -> str | None:
             best, kind = mount, after.split()[0]
     return kind
 
+
+# ---------------------------------------------------------------- functions in bash, for job.sh
 
 BASH_FIND_TAGGED = r"""_find() {  # into _pids: the processes of this attempt, but those given
   local file pid line lines; _pids=

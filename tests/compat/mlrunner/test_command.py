@@ -20,6 +20,9 @@ import pytest
 import yaml
 from tests.user_folder import ORIGINALS, UserFolder, open_user_folder
 
+from assay.record import run_directory
+from assay.values.run import Outcome, State
+
 PARAMS = """\
 ---
 template:
@@ -246,6 +249,12 @@ class TestReadme:
         user.well("mlrunner")
         assert user.calls == ["1", "1"]
         assert user.read("output/Lr_1/stat") == "train: finished\n"
+        (user.folder / "go").unlink()
+        with user.beside("mlrunner", "-f") as program:
+            user.until(lambda: len(user.calls) == 3, "it runs again")
+            program.send_signal(signal.SIGINT)
+            assert program.wait(60) == 130
+        assert user.read("output/Lr_1/stat") == "train: failed\n", "what was stopped is not running"
 
     def test_environment_and_log_cover_the_whole_command(self, user: UserFolder) -> None:
         """B25"""
@@ -367,6 +376,8 @@ class TestHalfDone:
         assert done(half) == list(self.LEFT)
         assert said.lines[1] == "Tasks: 5, commands to run: 6"
         assert all(stat(half, task) == {"train": "finished", "test": "finished"} for task in TASKS)
+        first = run_directory.load_history("output/Norm_batch-Moment_0.05").attempts[0].outcome
+        assert first == Outcome(State.STOPPED, 1, {"train": 0}, "left unfinished by mlrunner")
         assert half.well("mlrunner").lines[1] == "Tasks: 5, commands to run: 0"
         assert done(half) == list(self.LEFT)
 

@@ -205,6 +205,7 @@ HOSTILE = {
     "a device": ([member("null", type=tarfile.CHRTYPE, devmajor=1, devminor=3)], "special file"),
     "a pipe": ([member("pipe", type=tarfile.FIFOTYPE)], "special file"),
     "a file where a folder has to be": ([member("x", b"1"), member("x/y", b"2")], "a file and a folder at once"),
+    "a file under an absolute one": ([member("/x", b"1"), member("/x/y", b"2")], "'x/y' is a file and a folder"),
     "a folder of a file's name": ([member("x", b"1"), folder("x")], "a file and a folder at once"),
     "a folder where a file is": ([folder("x/y"), member("x", b"1")], "a file and a folder at once"),
     "a file without a name": ([member("./", b"1")], "a file and a folder at once"),

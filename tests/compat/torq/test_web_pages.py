@@ -62,6 +62,8 @@ class TestTorq:
         failed = place.root / by_test["test_cnn"]["key"]
         assert (failed / "test.log").read_text() == "boom\nassert 1 == 2"
         assert json.loads((failed / "run.json").read_text())["origin"]["issue"] == "owner/repo#7"
+        alike = [CaseResult(f"tests/test_a.py::test_mlp[a{mark}b]", PASSED) for mark in "/?*"]
+        assert self.post(place, build_archive(ResultSession(alike, FACTS))).status_code == 201, "each has its own name"
         page = place.client.get(f"/test-sessions/{answer.json()['id']}/")
         assert page.status_code == 200
         assert page.text.count("test_") >= 3

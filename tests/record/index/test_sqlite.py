@@ -296,8 +296,10 @@ def test_columns_without_anything_take_no_room(index: SqliteIndex) -> None:
 
 def test_forgetting_leaves_no_rows_behind(index: SqliteIndex) -> None:
     put_points(index, "grid/a", [1.0], source="a.log")
+    put_points(index, "grid/a", [1.0], metric="only", source="a.log")
     put_points(index, "grid/a", [1.0], source="b.log")
     index.forget_points("grid/a", "a.log")
+    assert count_rows(index, "metric_summaries") == 1, "the metric that only a.log had is gone"
     index.forget_points("grid/a", "b.log")
     assert [count_rows(index, table) for table in ("chunks", "cursors", "metric_summaries")] == [0, 0, 0]
     put_points(index, "grid/a", [1.0])

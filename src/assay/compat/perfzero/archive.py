@@ -137,7 +137,7 @@ class _Aside:
 
     def add(self, member: tarfile.TarInfo, reader: _Readable | None = None) -> None:
         self.count(_MEMBER_BYTES)
-        given, name = member.name, member.name.lstrip("/")
+        given, name = member, member.name.lstrip("/")
         # The library's filter slowly checks each part of a path for links, but there are none yet: for a regular file
         # it is enough to check the name, and to set the mode by the same rules.
         if member.isreg() and os.path.normpath(name).split("/")[0] != "..":
@@ -157,7 +157,7 @@ class _Aside:
             elif reader:
                 self._add_file(path, reader, member)
         except (FileExistsError, NotADirectoryError):
-            raise ArchiveError(f"{given!r} is a file and a folder at once") from None
+            raise ArchiveError(f"{given.name!r} is a file and a folder at once") from None
 
     def finish(self) -> None:
         for path, given in self._links.items():

@@ -128,10 +128,7 @@ def run_perfzero(
         job = replace(job, packages=packages, harness=harness)
         writer = _ExecutionWriter(job, console)
         request = replace(job.bench, extra=_build_extra(job), command_line=command_line)
-        console.detail(f"methods: {', '.join(method.text for method in job.bench.methods)}")
-        console.detail(f"appended to sys.path: {', '.join(job.bench.python_path) or 'nothing'}")
-        for name, used in job.packages.items():
-            console.detail(f"{name}: {used.commit} ({used.branch}) of {used.url}{' with edits' * used.dirty}")
+        _print_details(job, console)
 
         def listen(event: Event) -> None:
             hooks.listen(event)
@@ -150,6 +147,13 @@ def _is_installed(name: str) -> bool:
         return importlib.util.find_spec(name) is not None
     except ModuleNotFoundError:  # a parent package is missing
         return False
+
+
+def _print_details(job: PerfzeroJob, console: PerfzeroConsole) -> None:
+    console.detail(f"methods: {', '.join(method.text for method in job.bench.methods)}")
+    console.detail(f"appended to sys.path: {', '.join(job.bench.python_path) or 'nothing'}")
+    for name, package in job.packages.items():
+        console.detail(f"{name}: {package.commit} ({package.branch}) of {package.url}{' with edits' * package.dirty}")
 
 
 def _build_extra(job: PerfzeroJob) -> dict[str, Any]:
