@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from assay.bench.importers.formats import _PARSERS, IMPORTERS, Foreign, load_foreign, load_foreign_file, parse_foreign
+from assay.bench.importers.formats import _TOOLS, IMPORTERS, Foreign, load_foreign, load_foreign_file, parse_foreign
 from assay.bench.importers.result import FieldError, ForeignFields, parse_moment, parse_number
 from assay.bench.values.execution import BenchExecution
 from assay.errors import UsageError
@@ -92,7 +92,7 @@ MLLOG = """noise
 
 
 def test_each_importer_has_its_reader() -> None:
-    assert set(_PARSERS) == {importer.name for importer in IMPORTERS}
+    assert set(_TOOLS) == {importer.name for importer in IMPORTERS}
 
 
 @pytest.fixture

@@ -471,7 +471,7 @@ class Contest:
                 )
             result, found = compare_sides(base, head, options)
             step = decide_next(found, confirmed=confirmed, most=options.most, ran=ran)
-            if self.end or step.kind == "stop":
+            if self.end or step is None:
                 return result
             self._console.message(f"{step.reason} ({step.trials} trials on each side)")
             if step.kind == "confirm":

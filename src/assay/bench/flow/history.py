@@ -302,11 +302,8 @@ def find_series(execution: BenchExecution) -> tuple[str | None, str]:
 
 def latest_triage(triages: Sequence[Triage]) -> list[Triage]:
     """Return the latest triage of each change, in the order in which they were recorded."""
-    found: dict[str, Triage] = {}
-    for each in triages:
-        found.pop(each.execution_id, None)
-        found[each.execution_id] = each
-    return list(found.values())
+    newest_first = {each.execution_id: each for each in reversed(triages)}
+    return list(newest_first.values())[::-1]
 
 
 # ---------------------------------------------------------------- one metric of one benchmark

@@ -34,14 +34,6 @@ from assay.values.run import build_command
 Found = Iterable[BenchExecution | str]
 _HALVES = re.compile("[\ud800-\udfff]")
 _LINE = re.compile(r":::ML(?:LOG|Log|log|Pv\S*)\s+(\{.*\})")
-_TOOLS = (
-    ("perfzero", "PerfZero's perfzero_summary.json and perfzero.log"),
-    ("asv", "asv's results/MACHINE/*.json"),
-    ("pytest-benchmark", "pytest-benchmark's JSON"),
-    ("google-benchmark", "google-benchmark's JSON"),
-    ("mlperf", ":::MLLOG lines"),
-)
-IMPORTERS = tuple(Importer(name, title, "results", f"{__name__}:is_{name.replace('-', '_')}") for name, title in _TOOLS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +96,8 @@ def parse_foreign(text: str, path: str) -> Iterator[BenchExecution | str]:
     sample = Sample(path, text)
     importer = choose_importer(sample, ["results"])
     if importer is not None:
-        return iter(_PARSERS[importer.name](sample))
+        _, parse = _TOOLS[importer.name]
+        return iter(parse(sample))
     try:
         content = json.loads(text)
     except RecursionError:
@@ -319,10 +312,13 @@ def _describe_left_out(runs: Sequence[ForeignFields], aggregates: Mapping[str, F
     return f"{', '.join(aggregates)} give its complexity or spread, not its time: there is no result"
 
 
-_PARSERS: Mapping[str, Callable[[Sample], Found]] = {  # by the names of importers in the registry
-    "mlperf": parse_mlperf,
-    "asv": asv.parse_asv,
-    "perfzero": perfzero.parse_perfzero,
-    "google-benchmark": parse_google,
-    "pytest-benchmark": parse_pytest,
+_TOOLS: Mapping[str, tuple[str, Callable[[Sample], Found]]] = {  # by the names of importers in the registry
+    "perfzero": ("PerfZero's perfzero_summary.json and perfzero.log", perfzero.parse_perfzero),
+    "asv": ("asv's results/MACHINE/*.json", asv.parse_asv),
+    "pytest-benchmark": ("pytest-benchmark's JSON", parse_pytest),
+    "google-benchmark": ("google-benchmark's JSON", parse_google),
+    "mlperf": (":::MLLOG lines", parse_mlperf),
 }
+IMPORTERS = tuple(
+    Importer(name, title, "results", f"{__name__}:is_{name.replace('-', '_')}") for name, (title, _) in _TOOLS.items()
+)
