@@ -18,6 +18,7 @@ from assay.bench.commands.options import (
     build_run,
     check_folders,
     check_result_options,
+    choose_fields,
     effect_option,
     foreign_option,
     most_option,
@@ -28,7 +29,6 @@ from assay.bench.flow.archive import find_location, import_results
 from assay.bench.flow.bisect import bisect_benchmark
 from assay.bench.flow.commits import CommitsQuestion, run_commits
 from assay.bench.flow.compare import (
-    DEFAULT_MOST,
     DEFAULT_TRIALS,
     CompareOptions,
     compare_baseline,
@@ -106,9 +106,7 @@ def run(request: BenchRunRequest, console: Console) -> int:
         if re.fullmatch(r"[\w-]+", word) and not os.path.exists(word):
             hint = "its module is missing: a benchmark is module.Class.method, a suite is a path"
             raise UsageError(f"there is no benchmark and no suite {word!r}", hint)
-    asked = build_request(
-        request.methods, request, label=request.label, profile=request.profile or (), profiler=request.profiler
-    )
+    asked = build_request(request.methods, request)
     quieted = console.quieted(request.quiet or request.as_json)
     if request.commits is not None:
         return _run_commits(request, asked, console, quieted)
@@ -154,10 +152,10 @@ class CompareRequest(ResultRequest, ExecuteRequest):
     b_env: str = SideOptions.b_env
     build: str | None = option("--build", metavar="TEXT", help="For checkouts: run this in each work tree first.")
     method: str | None = option("--method", metavar="METHOD", help="Only this benchmark of BASE and HEAD.")
-    only: tuple[str, ...] = option("--only", multiple=True, metavar="METRIC", help="Only these metrics. Repeatable.")
-    better: dict[str, Direction] = better_option()
+    metrics: tuple[str, ...] = option("--only", multiple=True, metavar="METRIC", help="Only these metrics. Repeatable.")
+    directions: dict[str, Direction] = better_option()
     min_effect: float = effect_option(0.05, "Smaller differences do not matter.")
-    most_trials: int | None = most_option()
+    most: int | None = most_option()
     across: bool = option(
         "--across-setups",
         default=False,
@@ -187,12 +185,8 @@ def compare(request: CompareRequest, console: Console) -> int:
     """
     check_result_options(request)
     methods = [*request.what, *(method.name for method in request.commands)]
-    most = request.most_trials or DEFAULT_MOST
-    check_gate(request.min_effect, request.only, methods, most, request.root)
-    options = CompareOptions(
-        metrics=request.only, directions=request.better, min_effect=request.min_effect, build=request.build, most=most,
-        everything=request.everything, across=request.across, confirm=not request.no_confirm,
-    )  # fmt: skip
+    options = choose_fields(CompareOptions, request, confirm=not request.no_confirm)
+    check_gate(request.min_effect, request.metrics, methods, options.most, request.root)
     revisions = _choose_revisions(request)
     quieted = console.quieted(request.quiet or request.as_json)
     if request.baseline is not None:
@@ -259,9 +253,9 @@ class BenchBisectRequest(ExecuteRequest):
     good: str = option("--good", required=True, metavar="COMMIT", help="Where it was still good.")
     bad: str = option("--bad", default="HEAD", metavar="COMMIT", help="Where it is worse.")
     metric: str = option("--on", default="wall_time", metavar="METRIC", help="The metric that got worse.")
-    better: dict[str, Direction] = better_option()
+    directions: dict[str, Direction] = better_option()
     min_effect: float = effect_option(0.05, "Smaller differences do not matter.")
-    most_trials: int | None = most_option()
+    most: int | None = most_option()
     build: str | None = option(
         "--build", metavar="TEXT", help="Run this in each work tree first; commits where it fails are skipped."
     )
@@ -278,12 +272,8 @@ def bisect(request: BenchBisectRequest, console: Console) -> int:
     after a kill the same command continues. Exit code 0: found. 3: not found; the report says why.
     """
     methods = [*request.methods, *(method.name for method in request.commands)]
-    most = request.most_trials or DEFAULT_MOST
-    check_gate(request.min_effect, (request.metric,), methods, most, request.root)
-    options = CompareOptions(
-        directions=request.better, min_effect=request.min_effect, everything=request.everything, build=request.build,
-        most=most,
-    )  # fmt: skip
+    options = choose_fields(CompareOptions, request)
+    check_gate(request.min_effect, (request.metric,), methods, options.most, request.root)
     found = bisect_benchmark(
         (request.good, request.bad),
         request.metric,
@@ -319,7 +309,7 @@ class HistoryRequest(ResultRequest):
     changes: bool = option(
         "--changes", default=False, help="List each lasting change of every benchmark and metric: exit code 0."
     )
-    better: Literal["min", "max"] | None = option(
+    direction: Literal["min", "max"] | None = option(
         "--better", choices=("min", "max"), help="Which direction is better, where the name does not show it."
     )
     confirm: bool = option(
@@ -342,10 +332,7 @@ def history(request: HistoryRequest, console: Console) -> int:
     2: a single execution is not a history; imported results cannot be confirmed.
     """
     check_result_options(request)
-    options = HistoryOptions(
-        request.root, request.label, request.min_effect, request.recent, request.everything, request.better,
-        request.since,
-    )  # fmt: skip
+    options = choose_fields(HistoryOptions, request)
     if request.changes:
         document = build_changes_document(
             "assay bench history --changes", *load_changes(request.metric, request.method, options, console)

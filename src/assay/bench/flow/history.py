@@ -302,8 +302,11 @@ def find_series(execution: BenchExecution) -> tuple[str | None, str]:
 
 def latest_triage(triages: Sequence[Triage]) -> list[Triage]:
     """Return the latest triage of each change, in the order in which they were recorded."""
-    newest_first = {each.execution_id: each for each in reversed(triages)}
-    return list(newest_first.values())[::-1]
+    found: dict[str, Triage] = {}
+    for each in triages:
+        found.pop(each.execution_id, None)
+        found[each.execution_id] = each
+    return list(found.values())
 
 
 # ---------------------------------------------------------------- one metric of one benchmark
