@@ -16,8 +16,8 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from assay.bench.flow.archive import find_location, load_executions
-from assay.bench.flow.compare import Run
-from assay.bench.flow.history import parse_date
+from assay.bench.flow.compare import CompareOptions, Run
+from assay.bench.flow.history import HistoryOptions, parse_date
 from assay.bench.flow.run import run_again, run_benchmarks
 from assay.bench.report.executions import Cases, build_cases_facts, render_execution
 from assay.bench.values.execution import (
@@ -56,7 +56,7 @@ LEAST_PYTHON = (3, 10)  # for --python: the lowest version that runs our code in
 _NAMED = re.compile(r"(?P<name>[A-Za-z][\w.-]*)=(?P<text>\S.*)", re.DOTALL)
 _VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
 _TIMEOUT_S = 20.0
-_Options = TypeVar("_Options")
+_Options = TypeVar("_Options", BenchRequest, CompareOptions, HistoryOptions)
 
 
 def _parse_directions(texts: Sequence[str], flag: str) -> dict[str, Direction]:

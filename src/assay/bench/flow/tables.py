@@ -10,7 +10,7 @@ from assay.bench.flow.archive import find_location, load_executions
 from assay.bench.flow.history import advise_all, find_doubt, list_invalid
 from assay.bench.records import Triage, load_triage
 from assay.bench.values.comparison import DISTURBED, TAKEN_BY_ALL
-from assay.bench.values.execution import BenchExecution, order_metrics
+from assay.bench.values.execution import BenchExecution, group_by, order_metrics
 from assay.errors import NotFoundError, UsageError, check_known, did_you_mean
 from assay.show.console import SILENT, Console
 from assay.system.fast_dataclasses import dataclass, field
@@ -129,11 +129,9 @@ _Shown = tuple[BenchExecution, Mapping[str, str | None]]  # an execution, and me
 
 
 def _build_rows(good: Sequence[_Shown], keys: Sequence[str], names: Sequence[str]) -> list[TableRow]:
-    groups: dict[tuple[str, ...], list[_Shown]] = {}
+    groups = group_by(good, lambda shown: tuple(value_of(shown[0], key) for key in keys))
     first_seen: dict[str, float] = {}  # commits are sorted by the time of their first execution, the rest by name
-    for shown in good:
-        execution = shown[0]
-        groups.setdefault(tuple(value_of(execution, key) for key in keys), []).append(shown)
+    for execution, _ in good:
         commit, at = value_of(execution, "commit"), execution.at or 0.0
         first_seen[commit] = min(at, first_seen.get(commit, at))
 

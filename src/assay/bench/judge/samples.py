@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from itertools import accumulate
 from statistics import median_high, median_low
 
 from assay.bench.judge.trials import describe_stragglers, describe_trials, find_stragglers
@@ -87,12 +88,8 @@ def compare_pairs(pairs: Iterable[SamplePair]) -> tuple[SampleComparison, ...]:
 def adjust_holm(values: Sequence[float]) -> list[float]:
     """Adjust p by Holm: multiply it by the number of values that are not smaller; never below a smaller one's."""
     order = sorted(range(len(values)), key=values.__getitem__)
-    adjusted = [0.0] * len(values)
-    highest = 0.0
-    for rank, index in enumerate(order):
-        highest = max(highest, min(1.0, values[index] * (len(values) - rank)))
-        adjusted[index] = highest
-    return adjusted
+    raised = accumulate((min(1.0, values[index] * (len(values) - rank)) for rank, index in enumerate(order)), max)
+    return [adjusted for _, adjusted in sorted(zip(order, raised, strict=True))]
 
 
 # ---------------------------------------------------------------- one pair

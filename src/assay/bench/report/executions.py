@@ -12,7 +12,7 @@ from typing import Any
 
 from assay.bench.flow.commits import CommitsReport
 from assay.bench.judge.trials import merge_reasons
-from assay.bench.values.execution import CPU_TIME, RANGE, BenchExecution, BenchReport, is_size, order_metrics
+from assay.bench.values.execution import CPU_TIME, RANGE, BenchExecution, BenchReport, group_by, is_size, order_metrics
 from assay.show.chart import build_log_ticks, build_ticks
 from assay.show.formatting import clean, render_count, render_duration, render_number, render_size
 from assay.show.junit import ALLOWED
@@ -120,10 +120,7 @@ def render_execution(execution: BenchExecution, number: int, total: int) -> str:
 
 
 def group_executions(executions: Sequence[BenchExecution]) -> dict[tuple[str, str], list[BenchExecution]]:
-    groups: dict[tuple[str, str], list[BenchExecution]] = {}
-    for execution in executions:
-        groups.setdefault((execution.method, execution.label or ""), []).append(execution)
-    return groups
+    return group_by(executions, lambda each: (each.method, each.label or ""))
 
 
 def build_run_table(groups: Mapping[tuple[str, str], Sequence[BenchExecution]]) -> Table:

@@ -6,9 +6,9 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import itemgetter
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from assay.bench.suite_benchmark import is_suite
 from assay.errors import ExitCode, UsageError
@@ -437,6 +437,17 @@ def is_size(name: str) -> bool:
 def is_sensitive(metric: str) -> bool:
     """Return whether others on the machine may change a metric: times, rates, and what is not known to be otherwise."""
     return not is_size(metric) and re.split(r"[^a-z]+", metric.lower())[-1] not in RESULTS
+
+
+_Item, _Key = TypeVar("_Item"), TypeVar("_Key")
+
+
+def group_by(items: Iterable[_Item], find_key: Callable[[_Item], _Key]) -> dict[_Key, list[_Item]]:
+    """Group items by a key, in the order in which each key comes first."""
+    groups: dict[_Key, list[_Item]] = {}
+    for item in items:
+        groups.setdefault(find_key(item), []).append(item)
+    return groups
 
 
 @dataclass(frozen=True, slots=True)
