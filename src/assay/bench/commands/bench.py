@@ -60,6 +60,7 @@ from assay.errors import ExitCode, UsageError
 from assay.launch.api import SideOptions
 from assay.show.console import Console, build_same_call
 from assay.show.formatting import render_count
+from assay.values.document import Document
 from assay.values.options import Request, argument, json_option, option, split_commas
 from assay.values.series import Direction
 from assay.values.verdict import VerdictKind
@@ -208,7 +209,9 @@ def compare(request: CompareRequest, console: Console) -> int:
             )
         base, head = request.what
         report = compare_recorded(base, head, request.method, request.root, options, console)
-    return _show_comparison(report, request, console)
+    document = build_comparison_document(report, allow_changed=request.allow_changed)
+    changed = ExitCode.OK if request.allow_changed else VerdictKind.CHANGED.exit_code
+    return _show_comparison(report, document, request, console, changed)
 
 
 def _choose_revisions(request: CompareRequest) -> tuple[str | None, str | None] | None:
@@ -228,18 +231,16 @@ def _choose_revisions(request: CompareRequest) -> tuple[str | None, str | None] 
     return request.a_rev, request.b_rev
 
 
-def _show_comparison(report: ComparisonReport, request: CompareRequest, console: Console) -> int:
+def _show_comparison(
+    report: ComparisonReport, document: Document, request: ResultRequest, console: Console, if_changed: ExitCode
+) -> int:
+    """Show the report. Return the exit code: that of the verdict (`if_changed` of CHANGED), unless it was interrupted,
+    or the machine or a farm had a problem."""
     if report.problem:
         console.error(f"assay: {report.problem}")
-    document = build_comparison_document(report, allow_changed=request.allow_changed)
     show(request, console, document, build_comparison_cases(report))
     kind = report.verdict.kind
-    return _end(report, ExitCode.OK if request.allow_changed and kind is VerdictKind.CHANGED else kind.exit_code)
-
-
-def _end(report: ComparisonReport, code: ExitCode) -> int:
-    """Return the exit code: that of the verdict, unless it was interrupted, or the machine or a farm had a problem."""
-    codes = {code}
+    codes = {if_changed if kind is VerdictKind.CHANGED else kind.exit_code}
     codes |= {ExitCode.INTERRUPTED} if report.interrupted else set()
     codes |= {ExitCode.INTERNAL} if report.problem else set()
     return int(ExitCode.worst(codes))
@@ -403,11 +404,7 @@ def selftest(request: BenchSelftestRequest, console: Console) -> int:
     if len(asked.methods) != 1 or asked.methods[0].is_filter:
         raise UsageError("a selftest is of one benchmark", "name one METHOD, or one --command, or none")
     found = run_selftest(asked, build_run(quieted))
-    if found.report.problem:
-        console.error(f"assay: {found.report.problem}")
-    show(request, console, build_selftest_document(found), build_comparison_cases(found.report))
-    kind = found.report.verdict.kind
-    return _end(found.report, kind.exit_code if kind is not VerdictKind.CHANGED else ExitCode.FAILED)
+    return _show_comparison(found.report, build_selftest_document(found), request, console, ExitCode.FAILED)
 
 
 # ---------------------------------------------------------------- triage

@@ -439,7 +439,8 @@ def is_sensitive(metric: str) -> bool:
     return not is_size(metric) and re.split(r"[^a-z]+", metric.lower())[-1] not in RESULTS
 
 
-_Item, _Key = TypeVar("_Item"), TypeVar("_Key")
+_Item = TypeVar("_Item")
+_Key = TypeVar("_Key")
 
 
 def group_by(items: Iterable[_Item], find_key: Callable[[_Item], _Key]) -> dict[_Key, list[_Item]]:
