@@ -25,7 +25,7 @@ from assay.bench.commands.options import (
     parse_since,
     show,
 )
-from assay.bench.flow.archive import find_location, import_results
+from assay.bench.flow.archive import find_location, import_results, load_executions
 from assay.bench.flow.bisect import bisect_benchmark
 from assay.bench.flow.commits import CommitsQuestion, run_commits
 from assay.bench.flow.compare import (
@@ -39,8 +39,8 @@ from assay.bench.flow.compare import (
 from assay.bench.flow.history import HistoryOptions, confirm_newest, load_changes, load_histories, triage_change
 from assay.bench.flow.selftest import WORK, check_gate, run_selftest
 from assay.bench.flow.sides import HEAD, remove_baseline, set_baseline
-from assay.bench.flow.tables import describe_table, load_table
-from assay.bench.records import Baseline, load_named
+from assay.bench.flow.tables import build_table, describe_table
+from assay.bench.records import Baseline, load_named, load_triage
 from assay.bench.report.executions import build_commits_document, build_run_cases, build_run_document
 from assay.bench.report.history import (
     build_baselines_document,
@@ -463,7 +463,9 @@ def table(request: BenchTableRequest, console: Console) -> int:
     if request.as_csv + request.as_json + request.as_markdown > 1:
         raise UsageError("choose one of --csv, --json and --md")
     by, metrics = request.by or ("label",), request.metrics or None
-    found = load_table(request.method, by, metrics, request.root, request.everything, console)
+    location = find_location(request.root)
+    executions = load_executions(location, request.method, console)
+    found = build_table(executions, load_triage(location.dir), request.method, by, metrics, request.everything)
     form = "csv" if request.as_csv else "json" if request.as_json else "md" if request.as_markdown else "text"
     console.write(render_setups(found, form, console.width))
     if found.left_out and form == "text":

@@ -463,14 +463,10 @@ class BenchReport:
     @property
     def exit_code(self) -> ExitCode:
         open_code = VerdictKind.INCONCLUSIVE.exit_code
-        codes = set()
-        for execution in self.executions:
-            if not execution.result.skipped:
-                refused = open_code if execution.refused else ExitCode.OK
-                codes.add(refused if execution.result.succeeded else ExitCode.FAILED)
+        counted = [each for each in self.executions if not each.result.skipped]
+        codes = {open_code if each.refused else ExitCode.OK for each in counted if each.result.succeeded}
+        codes |= {ExitCode.FAILED for each in counted if not each.result.succeeded}
         codes = codes or {open_code if self.executions else ExitCode.FAILED}
-        if self.interrupted:
-            codes.add(ExitCode.INTERRUPTED)
-        if self.problem:
-            codes.add(ExitCode.INTERNAL)
+        codes |= {ExitCode.INTERRUPTED} if self.interrupted else set()
+        codes |= {ExitCode.INTERNAL} if self.problem else set()
         return ExitCode.worst(codes)
