@@ -318,9 +318,8 @@ def _list_changes(history: MetricHistory) -> Iterator[ChangeLine]:
 
 def _list_levels(history: MetricHistory) -> Iterator[Level]:
     for series, name in zip(history.series, name_series(history.series), strict=True):
-        steps = [change.step.at for change in series.changes if change.kind == "step"]
-        values = [point.value for point in series.points[max(steps, default=0) :]]
-        yield Level(name, float(f"{statistics.median(values):.6g}"))
+        begin = max((change.step.at for change in series.changes if change.kind == "step"), default=0)
+        yield Level(name, float(f"{statistics.median(point.value for point in series.points[begin:]):.6g}"))
 
 
 def name_series(series: Sequence[MetricSeries]) -> list[str]:

@@ -98,8 +98,7 @@ def parse_windows(text: str) -> tuple[ProfileWindow, ...]:
     windows: list[ProfileWindow] = []
     for part in text.split(","):
         window = _parse_window(part.strip(), text)
-        last = windows[-1] if windows else None
-        if last is not None and (last.end_s is None or window.begin_s <= last.end_s):
+        if windows and (windows[-1].end_s is None or window.begin_s <= windows[-1].end_s):
             raise UsageError(f"profile {text!r}: {part.strip()} begins before the previous window has ended")
         windows.append(window)
     return tuple(windows)
