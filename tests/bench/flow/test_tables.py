@@ -29,8 +29,7 @@ def given() -> list[BenchExecution]:
 def load_table(
     method: str | None, by: Sequence[str], metrics: Sequence[str] | None = None, everything: bool = False
 ) -> EnvironmentTable:
-    found = [each for each in _GIVEN if method is None or each.method == method]
-    return build_table(found, (), method, by, metrics, everything)
+    return build_table([e for e in _GIVEN if method in (None, e.method)], (), method, by, metrics, everything)
 
 
 def test_set_ups_are_grouped_with_all_their_values(given: list[BenchExecution]) -> None:
