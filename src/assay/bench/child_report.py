@@ -14,21 +14,12 @@ from assay.values.protobuf import read_fields, to_signed
 
 def parse_child_report(text: str) -> ChildReport:
     """Parse a report. A line that is cut off or is not JSON is reported as a problem; the others count."""
-    begin: Mapping[str, Any] | None = None
-    end: Mapping[str, Any] | None = None
-    reports: list[Mapping[str, Any]] = []
-    problems: list[str] = []
-    for number, line in enumerate(text.splitlines(), 1):
-        fields = _parse_line(line)
-        if fields is None:
-            problems.append(f"line {number} of its report cannot be read")
-        elif fields["kind"] == "begin":
-            begin = fields
-        elif fields["kind"] == "end":
-            end = fields
-        elif fields["kind"] == "report":
-            reports.append(fields)
-    return ChildReport(begin, tuple(reports), end, tuple(problems))
+    lines = [_parse_line(line) for line in text.splitlines()]
+    problems = [f"line {number} of its report cannot be read" for number, line in enumerate(lines, 1) if line is None]
+    begins, reports, ends = (
+        tuple(line for line in lines if line and line["kind"] == kind) for kind in ("begin", "report", "end")
+    )
+    return ChildReport(begins[-1] if begins else None, reports, ends[-1] if ends else None, tuple(problems))
 
 
 def _parse_line(line: str) -> dict[str, Any] | None:

@@ -224,24 +224,20 @@ def _triage(request: Request, body: bytes) -> Response:
 
 
 def find_alarms(snapshots: Snapshots, known: Mapping[str, StudyLocation]) -> Iterator[Alarm]:
-    unjudged, waiting, broken = 0, 0, 0
-    for slug, location in known.items():
-        if is_archive(location):
-            snapshot = snapshots.load(slug)
-            overview = build_overview(snapshot.location, load_kept(snapshot).groups)
-            unjudged += find_changes(overview.lines).open_count
-            waiting += overview.waiting
-            judged = [line.judged for line in overview.lines if line.judged]
-            broken += sum(VerdictKind.ERROR in each.kinds.values() for each in judged)
-    if broken:
-        text = f"{render_count(broken, 'benchmark')} ERROR"
-        yield Alarm("/benchmarks", broken, text, "ERROR", build_address("benchmarks", sort="verdict"))
-    if unjudged:
-        text = f"{render_count(unjudged, 'benchmark change')} not triaged"
-        yield Alarm("/benchmarks", unjudged, text, "FAIL", build_address("benchmarks", sort="change"))
-    if waiting:
-        text = f"{render_count(waiting, 'benchmark')} not judged yet"
-        yield Alarm("/benchmarks", waiting, text, "INCONCLUSIVE", build_address("benchmarks"), is_note=True)
+    archives = [snapshots.load(slug) for slug, location in known.items() if is_archive(location)]
+    overviews = [build_overview(each.location, load_kept(each).groups) for each in archives]
+    judged = [line.judged for each in overviews for line in each.lines if line.judged]
+    broken = sum(VerdictKind.ERROR in each.kinds.values() for each in judged)
+    unjudged = sum(find_changes(each.lines).open_count for each in overviews)
+    waiting = sum(each.waiting for each in overviews)
+    for count, noun, what, kind, sort in (
+        (broken, "benchmark", "ERROR", "ERROR", "verdict"),
+        (unjudged, "benchmark change", "not triaged", "FAIL", "change"),
+        (waiting, "benchmark", "not judged yet", "INCONCLUSIVE", None),
+    ):
+        if count:
+            text, address = f"{render_count(count, noun)} {what}", build_address("benchmarks", sort=sort)
+            yield Alarm("/benchmarks", count, text, kind, address, is_note=sort is None)
 
 
 def build_card(_slug: str, location: StudyLocation) -> tuple[str, Mapping[str, Any]] | None:

@@ -10,30 +10,32 @@ from typing import Any
 import pytest
 from tests.bench_samples import history
 
-from assay.bench.flow import tables
-from assay.bench.flow.tables import describe_table, load_table, value_of
+from assay.bench.flow.tables import EnvironmentTable, build_table, describe_table, value_of
 from assay.bench.values.execution import BenchExecution, Framework, Machine
 from assay.errors import NotFoundError, UsageError
 from assay.values.environment import GitState
 from assay.values.verdict import Finding, VerdictKind
 
+_GIVEN: list[BenchExecution] = []
+
 
 @pytest.fixture
-def given(monkeypatch: pytest.MonkeyPatch) -> list[BenchExecution]:
+def given() -> list[BenchExecution]:
     """What the archive holds."""
-    found: list[BenchExecution] = []
+    _GIVEN.clear()
+    return _GIVEN
 
-    def load(_place: object, method: str | None = None, _complain: object = None) -> Sequence[BenchExecution]:
-        return [e for e in found if method is None or e.method == method]
 
-    monkeypatch.setattr(tables, "load_executions", load)
-    return found
+def load_table(
+    method: str | None, by: Sequence[str], metrics: Sequence[str] | None = None, everything: bool = False
+) -> EnvironmentTable:
+    return build_table([e for e in _GIVEN if method in (None, e.method)], (), method, by, metrics, everything)
 
 
 def test_set_ups_are_grouped_with_all_their_values(given: list[BenchExecution]) -> None:
     for cudnn, values in (("8.9.2", [1.0, 1.1]), ("9.1.0", [0.9])):
         given += history(values, setup={"cudnn": cudnn, "accelerator_model": "H200"}, label="nightly")
-    table = load_table("m.C.f", ["cudnn", "label", "accelerator_model"], None, None)
+    table = load_table("m.C.f", ["cudnn", "label", "accelerator_model"])
     assert table.by == ("cudnn", "label", "accelerator_model")
     assert table.metrics == ("wall_time",)
     assert [(row.keys, row.count, row.values) for row in table.rows] == [
@@ -45,15 +47,15 @@ def test_set_ups_are_grouped_with_all_their_values(given: list[BenchExecution]) 
 
 def test_benchmarks_are_never_mixed(given: list[BenchExecution]) -> None:
     given += [*history([1.0, 1.1]), *(replace(e, method="m.C.g") for e in history([1e6, 1.1e6]))]
-    table = load_table(None, ["label"], None, None)
+    table = load_table(None, ["label"])
     assert table.by == ("benchmark", "label")
     assert [(row.keys[0], row.count) for row in table.rows] == [("m.C.f", 2), ("m.C.g", 2)]
-    assert load_table(None, ["method", "label"], None, None).by == ("method", "label")
+    assert load_table(None, ["method", "label"]).by == ("method", "label")
 
 
 def test_commits_stand_in_the_order_of_their_measurements(given: list[BenchExecution]) -> None:
     given += [replace(e, commit=name * 40) for e, name in zip(history([1.0, 2.0, 3.0]), "cab", strict=True)]
-    table = load_table("m.C.f", ["commit"], None, None)
+    table = load_table("m.C.f", ["commit"])
     assert [row.keys[0][0] for row in table.rows] == ["c", "a", "b"]
 
 
@@ -74,17 +76,17 @@ def test_what_failed_or_was_disturbed_is_left_out_and_counted(given: list[BenchE
         replace(profiled, profiles=("trace",)),
         replace(ended, state="stopped", result=broken),
     ]
-    table = load_table(None, ["label"], None, None)
+    table = load_table(None, ["label"])
     always = {"failed": 2, "refused as contaminated": 1, "interrupted": 1}
     assert table.rows[0].values["wall_time"] == (1.0, 6.0)
     assert table.left_out == {"contaminated": 1, "profiled": 1, **always}
-    table = load_table(None, ["label"], None, None, everything=True)
+    table = load_table(None, ["label"], everything=True)
     assert (table.rows[0].values["wall_time"], table.left_out) == ((1.0, 2.0, 6.0, 66.0), always)
 
 
 def test_nothing_undisturbed_is_reported(given: list[BenchExecution]) -> None:
     given += [replace(e, contaminated=("load",)) for e in history([1.0, 2.0])]
-    table = load_table(None, ["label"], None, None)
+    table = load_table(None, ["label"])
     (row,) = table.rows
     assert (row.count, row.values["wall_time"], row.aside["wall_time"]) == (2, (), (1.0, 2.0))
     assert describe_table(table) == (
@@ -96,7 +98,7 @@ def test_load_disturbs_times_and_nothing_else(given: list[BenchExecution]) -> No
     found = history([1.0, 2.0], contaminated=("others used 90% of the CPUs during the run",))
     numbers = {"loss": 0.5, "calls": 7, "peak_memory": 1e6, "latency_ms": 3.0}
     given += [replace(e, result=replace(e.result, cpu_time=0.5, extras=numbers)) for e in found]
-    table = load_table(None, ["label"], None, None)
+    table = load_table(None, ["label"])
     assert table.disturbed == ("wall_time", "latency_ms")
     assert {name for name, values in table.rows[0].values.items() if len(values) == 2} == {
         "cpu_time", "loss", "calls", "peak_memory",
@@ -113,26 +115,26 @@ def test_load_disturbs_times_and_nothing_else(given: list[BenchExecution]) -> No
 def test_what_helps_is_advised(given: list[BenchExecution], fields: dict[str, Any], hint: str) -> None:
     given += history([1.0, 2.0], **fields)
     with pytest.raises(UsageError) as caught:
-        load_table(None, ["label"], None, None)
+        load_table(None, ["label"])
     assert caught.value.hint == hint
     del given[1:]
     with pytest.raises(UsageError, match="the only execution has not succeeded without disturbance: 1 "):
-        load_table(None, ["label"], None, None)
+        load_table(None, ["label"])
 
 
 def test_columns_and_metrics_that_are_not_there(given: list[BenchExecution]) -> None:
     given += history([1.0], setup={"cudnn": "9"})
     with pytest.raises(NotFoundError, match=r"(?s)cudn.*did you mean 'cudnn'.*known: benchmark, label, commit"):
-        load_table(None, ["cudn"], None, None)
+        load_table(None, ["cudn"])
     with pytest.raises(NotFoundError, match="known: benchmark, label, commit"):
-        load_table(None, ["zzz"], None, None)
+        load_table(None, ["zzz"])
     with pytest.raises(NotFoundError, match="wal_time"):
-        load_table(None, ["label"], ["wal_time"], None)
+        load_table(None, ["label"], ["wal_time"])
 
 
 def test_values_that_are_no_numbers_do_not_count(given: list[BenchExecution]) -> None:
     given += history([1.0, math.nan, math.inf, 3.0])
-    (row,) = load_table(None, ["label"], ["wall_time"], None).rows
+    (row,) = load_table(None, ["label"], ["wall_time"]).rows
     assert (row.count, row.values["wall_time"]) == (4, (1.0, 3.0))
 
 
@@ -156,12 +158,12 @@ def test_what_a_command_has_stored_is_a_column(given: list[BenchExecution]) -> N
     extra = {"system_name": "dgx", "platform_name": "gcp", "ml_framework_build_label": "nightly", "rack": 7, "x": {}}
     given += [*history([1.0], extra=extra, label="l"), *history([2.0])]
     keys = ["system_name", "platform_name", "build_label", "ml_framework_build_label", "execution_label", " rack"]
-    table = load_table("m.C.f", keys, None, None)
+    table = load_table("m.C.f", keys)
     assert [row.keys for row in table.rows] == [("-",) * 6, ("dgx", "gcp", "nightly", "nightly", "l", "7")]
     with pytest.raises(NotFoundError, match=r"(?s)'systemname'.*did you mean 'system_name'.*known: .*rack"):
-        load_table("m.C.f", ["systemname"], None, None)
+        load_table("m.C.f", ["systemname"])
     with pytest.raises(NotFoundError, match="'x'"):
-        load_table("m.C.f", ["x"], None, None)
+        load_table("m.C.f", ["x"])
     del given[0]
     for key in ("system_name", "platform_name", "build_label", "cudnn", "accelerator_model"):
-        assert [row.keys for row in load_table("m.C.f", [key], None, None).rows] == [("-",)], "known before it is used"
+        assert [row.keys for row in load_table("m.C.f", [key]).rows] == [("-",)], "known before it is used"

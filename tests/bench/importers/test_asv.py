@@ -68,8 +68,8 @@ def test_what_failed_is_a_failed_execution(folder: Path) -> None:
 def test_what_was_skipped_is_reported_and_no_failure(folder: Path) -> None:
     path = write(folder, {"suite.time_x": [[1.0, float("nan")], [["10", "20"]]]})
     found = load_foreign_file(str(path))
-    assert [each.method for each in found.executions] == ["suite.time_x(10)"]
-    assert found.notes == ("suite.time_x(20) was skipped by asv: there is no result",)
+    assert [each.method for each in found[0]] == ["suite.time_x(10)"]
+    assert found[1] == ("suite.time_x(20) was skipped by asv: there is no result",)
     path = write(folder, {"suite.time_x": [[float("nan")], []]})
     with pytest.raises(UsageError, match=r"no result in it; suite\.time_x was skipped"):
         load_foreign(str(path))
@@ -113,8 +113,8 @@ def test_what_is_tracked_keeps_its_name_and_lower_is_better_where_that_does_not_
 def test_they_are_known_and_no_results(folder: Path) -> None:
     for place, words in (("machine.json", "describes the machine"), ("../benchmarks.json", "describes the benchmarks")):
         found = load_foreign_file(str(folder / place))
-        assert found.executions == ()
-        assert words in found.notes[0]
+        assert found[0] == ()
+        assert words in found[1][0]
         with pytest.raises(UsageError, match="there is no result in it"):
             load_foreign(str(folder / place))
 

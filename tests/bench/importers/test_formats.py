@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from assay.bench.importers.formats import _PARSERS, IMPORTERS, Foreign, load_foreign, load_foreign_file, parse_foreign
+from assay.bench.importers.formats import _TOOLS, IMPORTERS, Foreign, load_foreign, load_foreign_file, parse_foreign
 from assay.bench.importers.result import FieldError, ForeignFields, parse_moment, parse_number
 from assay.bench.values.execution import BenchExecution
 from assay.errors import UsageError
@@ -92,7 +92,7 @@ MLLOG = """noise
 
 
 def test_each_importer_has_its_reader() -> None:
-    assert set(_PARSERS) == {importer.name for importer in IMPORTERS}
+    assert set(_TOOLS) == {importer.name for importer in IMPORTERS}
 
 
 @pytest.fixture
@@ -306,42 +306,42 @@ def load_google(tmp_path: Path) -> Any:
 
 def test_aggregates_alone_are_a_figure(load_google: Any) -> None:
     rows = [aggregate(kind, value) for kind, value in (("mean", 3), ("median", 2), ("stddev", 0.5), ("cv", 0.1))]
-    (found,) = load_google(*rows).executions
+    (found,) = load_google(*rows)[0]
     assert found.method == "BM/2"
     assert found.result.wall_time == pytest.approx(2e-6)
     assert found.result.cpu_time == pytest.approx(1e-6)
     assert found.result.extras == {"aggregate": "median", "repetitions": "9", "stddev_s": "5e-07"}
     assert found.succeeded
     assert set(found.result.numbers) == {"wall_time", "cpu_time"}, "how far they lay apart has no history of its own"
-    (mean,) = load_google(rows[0], rows[2]).executions
+    (mean,) = load_google(rows[0], rows[2])[0]
     assert (mean.result.wall_time, mean.result.extras["aggregate"]) == (pytest.approx(3e-6), "mean")
 
 
 def test_both_kinds_in_one_file(load_google: Any) -> None:
-    found = load_google(google_run(1), google_run(3), aggregate("median", 2, "BM/1"), aggregate("median", 7)).executions
+    found = load_google(google_run(1), google_run(3), aggregate("median", 2, "BM/1"), aggregate("median", 7))[0]
     assert {each.method: each.result.wall_time for each in found} == pytest.approx({"BM/1": 2e-6, "BM/2": 7e-6})
     assert len(found[0].result.samples["wall_time"]) == 2, "repetitions win over their aggregates"
 
 
 def test_old_files_tell_aggregates_by_their_names(load_google: Any) -> None:
     old = [{"name": f"BM_{kind}", "real_time": 2, "time_unit": "ms"} for kind in ("mean", "stddev")]
-    (found,) = load_google(*old).executions
+    (found,) = load_google(*old)[0]
     assert (found.method, found.result.wall_time) == ("BM", 0.002)
-    (plain,) = load_google({"name": "compute_mean", "real_time": 2, "time_unit": "ms"}).executions
+    (plain,) = load_google({"name": "compute_mean", "real_time": 2, "time_unit": "ms"})[0]
     assert plain.method == "compute_mean"
 
 
 def test_counters_are_metrics(load_google: Any) -> None:
     fields = {"Foo": 4.0, "bytes_per_second": 1e9, "label": "fast path", "threads": 2, "repetition_index": 0}
-    (found,) = load_google(google_run(1, **fields), google_run(3, **{**fields, "Foo": 6.0})).executions
+    (found,) = load_google(google_run(1, **fields), google_run(3, **{**fields, "Foo": 6.0}))[0]
     assert found.result.numbers == {"Foo": 5.0, "bytes_per_second": 1e9, "wall_time": pytest.approx(2e-6)}
     assert found.result.samples["Foo"] == (4.0, 6.0)
     assert found.result.extras == {"label": "fast path"}
-    (single,) = load_google(aggregate("mean", 1, Foo=2.5)).executions
+    (single,) = load_google(aggregate("mean", 1, Foo=2.5))[0]
     assert single.result.numbers["Foo"] == 2.5
-    (bad,) = load_google(google_run(1, Foo=float("nan"))).executions
+    (bad,) = load_google(google_run(1, Foo=float("nan")))[0]
     assert bad.result.findings[0].message == "Foo is nan"
-    (broken,) = load_google(google_run(1), google_run(0, error_occurred=True, error_message="no device")).executions
+    (broken,) = load_google(google_run(1), google_run(0, error_occurred=True, error_message="no device"))[0]
     assert not broken.result.is_measured, "a failure among repetitions stays one"
     assert broken.result.findings[0].message == "no device"
 
@@ -353,8 +353,8 @@ def test_nothing_is_left_out_in_silence(load_google: Any) -> None:
         {"name": "BM_BigO", "run_name": "BM", "run_type": "aggregate", "aggregate_name": "BigO", "big_o": "N"},
         {"name": "BM_RMS", "run_name": "BM", "run_type": "aggregate", "aggregate_name": "RMS", "rms": 0.1},
     )
-    assert [each.method for each in found.executions] == ["BM/1"]
-    assert found.notes == (
+    assert [each.method for each in found[0]] == ["BM/1"]
+    assert found[1] == (
         "BM/skip: it was skipped: no GPU",
         "BM: BigO, RMS give its complexity or spread, not its time: there is no result",
     )

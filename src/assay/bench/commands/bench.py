@@ -18,17 +18,17 @@ from assay.bench.commands.options import (
     build_run,
     check_folders,
     check_result_options,
+    choose_fields,
     effect_option,
     foreign_option,
     most_option,
     parse_since,
     show,
 )
-from assay.bench.flow.archive import find_location, import_results
+from assay.bench.flow.archive import find_location, import_results, load_executions
 from assay.bench.flow.bisect import bisect_benchmark
 from assay.bench.flow.commits import CommitsQuestion, run_commits
 from assay.bench.flow.compare import (
-    DEFAULT_MOST,
     DEFAULT_TRIALS,
     CompareOptions,
     compare_baseline,
@@ -39,8 +39,8 @@ from assay.bench.flow.compare import (
 from assay.bench.flow.history import HistoryOptions, confirm_newest, load_changes, load_histories, triage_change
 from assay.bench.flow.selftest import WORK, check_gate, run_selftest
 from assay.bench.flow.sides import HEAD, remove_baseline, set_baseline
-from assay.bench.flow.tables import describe_table, load_table
-from assay.bench.records import Baseline, load_named
+from assay.bench.flow.tables import build_table, describe_table
+from assay.bench.records import Baseline, load_named, load_triage
 from assay.bench.report.executions import build_commits_document, build_run_cases, build_run_document
 from assay.bench.report.history import (
     build_baselines_document,
@@ -60,6 +60,7 @@ from assay.errors import ExitCode, UsageError
 from assay.launch.api import SideOptions
 from assay.show.console import Console, build_same_call
 from assay.show.formatting import render_count
+from assay.values.document import Document
 from assay.values.options import Request, argument, json_option, option, split_commas
 from assay.values.series import Direction
 from assay.values.verdict import VerdictKind
@@ -106,9 +107,7 @@ def run(request: BenchRunRequest, console: Console) -> int:
         if re.fullmatch(r"[\w-]+", word) and not os.path.exists(word):
             hint = "its module is missing: a benchmark is module.Class.method, a suite is a path"
             raise UsageError(f"there is no benchmark and no suite {word!r}", hint)
-    asked = build_request(
-        request.methods, request, label=request.label, profile=request.profile or (), profiler=request.profiler
-    )
+    asked = build_request(request.methods, request)
     quieted = console.quieted(request.quiet or request.as_json)
     if request.commits is not None:
         return _run_commits(request, asked, console, quieted)
@@ -154,10 +153,10 @@ class CompareRequest(ResultRequest, ExecuteRequest):
     b_env: str = SideOptions.b_env
     build: str | None = option("--build", metavar="TEXT", help="For checkouts: run this in each work tree first.")
     method: str | None = option("--method", metavar="METHOD", help="Only this benchmark of BASE and HEAD.")
-    only: tuple[str, ...] = option("--only", multiple=True, metavar="METRIC", help="Only these metrics. Repeatable.")
-    better: dict[str, Direction] = better_option()
+    metrics: tuple[str, ...] = option("--only", multiple=True, metavar="METRIC", help="Only these metrics. Repeatable.")
+    directions: dict[str, Direction] = better_option()
     min_effect: float = effect_option(0.05, "Smaller differences do not matter.")
-    most_trials: int | None = most_option()
+    most: int | None = most_option()
     across: bool = option(
         "--across-setups",
         default=False,
@@ -187,12 +186,8 @@ def compare(request: CompareRequest, console: Console) -> int:
     """
     check_result_options(request)
     methods = [*request.what, *(method.name for method in request.commands)]
-    most = request.most_trials or DEFAULT_MOST
-    check_gate(request.min_effect, request.only, methods, most, request.root)
-    options = CompareOptions(
-        metrics=request.only, directions=request.better, min_effect=request.min_effect, build=request.build, most=most,
-        everything=request.everything, across=request.across, confirm=not request.no_confirm,
-    )  # fmt: skip
+    options = choose_fields(CompareOptions, request, confirm=not request.no_confirm)
+    check_gate(request.min_effect, request.metrics, methods, options.most, request.root)
     revisions = _choose_revisions(request)
     quieted = console.quieted(request.quiet or request.as_json)
     if request.baseline is not None:
@@ -214,7 +209,9 @@ def compare(request: CompareRequest, console: Console) -> int:
             )
         base, head = request.what
         report = compare_recorded(base, head, request.method, request.root, options, console)
-    return _show_comparison(report, request, console)
+    document = build_comparison_document(report, allow_changed=request.allow_changed)
+    changed = ExitCode.OK if request.allow_changed else VerdictKind.CHANGED.exit_code
+    return _show_comparison(report, document, request, console, changed)
 
 
 def _choose_revisions(request: CompareRequest) -> tuple[str | None, str | None] | None:
@@ -234,18 +231,16 @@ def _choose_revisions(request: CompareRequest) -> tuple[str | None, str | None] 
     return request.a_rev, request.b_rev
 
 
-def _show_comparison(report: ComparisonReport, request: CompareRequest, console: Console) -> int:
+def _show_comparison(
+    report: ComparisonReport, document: Document, request: ResultRequest, console: Console, if_changed: ExitCode
+) -> int:
+    """Show the report. Return the exit code: that of the verdict (`if_changed` of CHANGED), unless it was interrupted,
+    or the machine or a farm had a problem."""
     if report.problem:
         console.error(f"assay: {report.problem}")
-    document = build_comparison_document(report, allow_changed=request.allow_changed)
     show(request, console, document, build_comparison_cases(report))
     kind = report.verdict.kind
-    return _end(report, ExitCode.OK if request.allow_changed and kind is VerdictKind.CHANGED else kind.exit_code)
-
-
-def _end(report: ComparisonReport, code: ExitCode) -> int:
-    """Return the exit code: that of the verdict, unless it was interrupted, or the machine or a farm had a problem."""
-    codes = {code}
+    codes = {if_changed if kind is VerdictKind.CHANGED else kind.exit_code}
     codes |= {ExitCode.INTERRUPTED} if report.interrupted else set()
     codes |= {ExitCode.INTERNAL} if report.problem else set()
     return int(ExitCode.worst(codes))
@@ -259,9 +254,9 @@ class BenchBisectRequest(ExecuteRequest):
     good: str = option("--good", required=True, metavar="COMMIT", help="Where it was still good.")
     bad: str = option("--bad", default="HEAD", metavar="COMMIT", help="Where it is worse.")
     metric: str = option("--on", default="wall_time", metavar="METRIC", help="The metric that got worse.")
-    better: dict[str, Direction] = better_option()
+    directions: dict[str, Direction] = better_option()
     min_effect: float = effect_option(0.05, "Smaller differences do not matter.")
-    most_trials: int | None = most_option()
+    most: int | None = most_option()
     build: str | None = option(
         "--build", metavar="TEXT", help="Run this in each work tree first; commits where it fails are skipped."
     )
@@ -278,12 +273,8 @@ def bisect(request: BenchBisectRequest, console: Console) -> int:
     after a kill the same command continues. Exit code 0: found. 3: not found; the report says why.
     """
     methods = [*request.methods, *(method.name for method in request.commands)]
-    most = request.most_trials or DEFAULT_MOST
-    check_gate(request.min_effect, (request.metric,), methods, most, request.root)
-    options = CompareOptions(
-        directions=request.better, min_effect=request.min_effect, everything=request.everything, build=request.build,
-        most=most,
-    )  # fmt: skip
+    options = choose_fields(CompareOptions, request)
+    check_gate(request.min_effect, (request.metric,), methods, options.most, request.root)
     found = bisect_benchmark(
         (request.good, request.bad),
         request.metric,
@@ -319,7 +310,7 @@ class HistoryRequest(ResultRequest):
     changes: bool = option(
         "--changes", default=False, help="List each lasting change of every benchmark and metric: exit code 0."
     )
-    better: Literal["min", "max"] | None = option(
+    direction: Literal["min", "max"] | None = option(
         "--better", choices=("min", "max"), help="Which direction is better, where the name does not show it."
     )
     confirm: bool = option(
@@ -342,10 +333,7 @@ def history(request: HistoryRequest, console: Console) -> int:
     2: a single execution is not a history; imported results cannot be confirmed.
     """
     check_result_options(request)
-    options = HistoryOptions(
-        request.root, request.label, request.min_effect, request.recent, request.everything, request.better,
-        request.since,
-    )  # fmt: skip
+    options = choose_fields(HistoryOptions, request)
     if request.changes:
         document = build_changes_document(
             "assay bench history --changes", *load_changes(request.metric, request.method, options, console)
@@ -416,11 +404,7 @@ def selftest(request: BenchSelftestRequest, console: Console) -> int:
     if len(asked.methods) != 1 or asked.methods[0].is_filter:
         raise UsageError("a selftest is of one benchmark", "name one METHOD, or one --command, or none")
     found = run_selftest(asked, build_run(quieted))
-    if found.report.problem:
-        console.error(f"assay: {found.report.problem}")
-    show(request, console, build_selftest_document(found), build_comparison_cases(found.report))
-    kind = found.report.verdict.kind
-    return _end(found.report, kind.exit_code if kind is not VerdictKind.CHANGED else ExitCode.FAILED)
+    return _show_comparison(found.report, build_selftest_document(found), request, console, ExitCode.FAILED)
 
 
 # ---------------------------------------------------------------- triage
@@ -479,7 +463,9 @@ def table(request: BenchTableRequest, console: Console) -> int:
     if request.as_csv + request.as_json + request.as_markdown > 1:
         raise UsageError("choose one of --csv, --json and --md")
     by, metrics = request.by or ("label",), request.metrics or None
-    found = load_table(request.method, by, metrics, request.root, request.everything, console)
+    location = find_location(request.root)
+    executions = load_executions(location, request.method, console)
+    found = build_table(executions, load_triage(location.dir), request.method, by, metrics, request.everything)
     form = "csv" if request.as_csv else "json" if request.as_json else "md" if request.as_markdown else "text"
     console.write(render_setups(found, form, console.width))
     if found.left_out and form == "text":

@@ -12,12 +12,12 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from assay.bench.flow.archive import find_location, load_executions
-from assay.bench.flow.compare import Run
-from assay.bench.flow.history import parse_date
+from assay.bench.flow.compare import CompareOptions, Run
+from assay.bench.flow.history import HistoryOptions, parse_date
 from assay.bench.flow.run import run_again, run_benchmarks
 from assay.bench.report.executions import Cases, build_cases_facts, render_execution
 from assay.bench.values.execution import (
@@ -25,7 +25,6 @@ from assay.bench.values.execution import (
     BenchMethod,
     BenchReport,
     BenchRequest,
-    ProfileWindow,
     parse_method,
 )
 from assay.errors import InfrastructureError, UsageError
@@ -33,6 +32,7 @@ from assay.launch.api import RunHooks
 from assay.show.console import Console
 from assay.show.formatting import clean, to_json
 from assay.show.report_files import STDOUT, ReportFiles, check_targets, write_document
+from assay.system.fast_dataclasses import fields
 from assay.system.files import parse_json
 from assay.system.http_post import is_web_address, post
 from assay.values.document import Document
@@ -56,6 +56,7 @@ LEAST_PYTHON = (3, 10)  # for --python: the lowest version that runs our code in
 _NAMED = re.compile(r"(?P<name>[A-Za-z][\w.-]*)=(?P<text>\S.*)", re.DOTALL)
 _VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
 _TIMEOUT_S = 20.0
+_Options = TypeVar("_Options", BenchRequest, CompareOptions, HistoryOptions)
 
 
 def _parse_directions(texts: Sequence[str], flag: str) -> dict[str, Direction]:
@@ -219,7 +220,7 @@ class ExecuteRequest(Request):
         metavar="N",
         help="Processes for each method.  [default: 1; compare, bisect: 10]",
     )
-    timeout: float | None = option(
+    timeout_s: float | None = option(
         "--timeout", metavar="DURATION", parse=parse_timeout, help="Time limit of each execution, as in 90s or 2h."
     )
     slots: str | None = slots_option("one at a time")
@@ -234,7 +235,7 @@ class ExecuteRequest(Request):
     data_dir: str = option(
         "--data-dir", default="", metavar="DIR", help="Given to constructors as data_dir and root_data_dir."
     )
-    arguments: dict[str, Any] | None = option(
+    constructor_args: dict[str, Any] = option(
         "--args", metavar="JSON", parse=parse_arguments, help="Further arguments for constructors."
     )
     env: tuple[tuple[str, str], ...] = option(
@@ -246,7 +247,7 @@ class ExecuteRequest(Request):
         help="A result that other processes may have disturbed does not count: exit code 3.",
     )
     foreign_limit: float = foreign_option("How much of all cores others may use.")
-    max_wait: float | None = option(
+    max_wait_s: float | None = option(
         "--max-wait",
         metavar="DURATION",
         parse=parse_timeout,
@@ -268,38 +269,19 @@ class ResultRequest(ReportFiles):
 # ---------------------------------------------------------------- the request
 
 
-def build_request(
-    methods: Sequence[str],
-    request: ExecuteRequest,
-    default_trials: int = 1,
-    label: str | None = None,
-    profile: tuple[ProfileWindow, ...] = (),
-    profiler: Any = "auto",
-) -> BenchRequest:
+def choose_fields(kind: type[_Options], request: Request, **further: Any) -> _Options:
+    """Build a value from the options that have the names of its fields. One that was not given keeps its default."""
+    given = {name: value for name, value in vars(request).items() if value is not None} | further
+    return kind(**{each.name: given[each.name] for each in fields(kind) if each.name in given})
+
+
+def build_request(methods: Sequence[str], request: ExecuteRequest, default_trials: int = 1) -> BenchRequest:
     chosen = (*map(parse_method, methods), *request.commands)
     if not chosen:
         raise UsageError("no benchmark is named", "give METHOD (module.Class.method), or --command 'TEXT'")
-    return BenchRequest(
-        methods=chosen,
-        trials=request.trials or default_trials,
-        timeout_s=request.timeout,
-        label=label,
-        root=request.root,
-        slots=parse_slot_flags(request.slots, request.jobs),
-        python=request.python,
-        first_path=request.first_path,
-        data_dir=request.data_dir,
-        constructor_args=request.arguments or {},
-        env=request.env,
-        profile=profile,
-        profiler=profiler,
-        patterns=request.patterns,
-        refuse_contaminated=request.refuse_contaminated,
-        max_wait_s=request.max_wait,
-        farm=request.farm,
-        foreign_limit=request.foreign_limit,
-        command_line=tuple(sys.argv),
-    )
+    slots, trials = parse_slot_flags(request.slots, request.jobs), request.trials or default_trials
+    own = {"methods": chosen, "trials": trials, "slots": slots, "command_line": tuple(sys.argv)}
+    return choose_fields(BenchRequest, request, **own)
 
 
 def build_hooks(console: Console) -> RunHooks:

@@ -204,8 +204,8 @@ def import_results(
             files[path] = load_foreign_file(path)
         except UsageError as error:
             problems.append(error)
-    found = [execution for file in files.values() for execution in file.executions]
-    notes = tuple(f"{path}: {note}" for path, file in files.items() for note in file.notes)
+    found = [execution for executions, _ in files.values() for execution in executions]
+    notes = tuple(f"{path}: {note}" for path, (_, mine) in files.items() for note in mine)
     if not found and len(problems) == 1:
         raise problems[0]
     if not found:

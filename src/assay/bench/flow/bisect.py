@@ -9,8 +9,8 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Mapping
-from typing import Any, get_args
+from collections.abc import Mapping, Sequence
+from typing import get_args
 
 from assay.bench.flow.compare import CompareOptions, Contest, Run
 from assay.bench.flow.run import run_benchmarks
@@ -87,79 +87,67 @@ def bisect_benchmark(
     options = replace(options, metrics=(metric,), confirm=False)  # the search has its own confirmation
     with open_trees(request, options.build, console) as checkouts, keeping_lease():
         good, bad = (load_commit(checkouts.repository, name) for name in ends)
-        start = TrialHistory(
-            load_parents(checkouts.repository, good.sha, bad.sha), good.sha, bad.sha, votes=VOTES, patience=PATIENCE
-        )
+        parents = load_parents(checkouts.repository, good.sha, bad.sha)
         asked = {"method": asdict(request.methods[0]), "options": asdict(options)}
         log = os.path.join(open_question(checkouts, (good, bad), request, asked), LOG_FILE)
         if fresh:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(log)
-        return _Search(checkouts, good, bad, request, options, run, log, start, console).run()
+        found = BenchBisect(request.methods[0].name, metric, good, bad, log, len(parents) - 1, ())
+        return _Search(checkouts, request, options, run, console).run(found, parents)
 
 
 @dataclass(slots=True)
 class _Search:
     checkouts: Checkouts
-    good: Commit
-    bad: Commit
     request: BenchRequest
     options: CompareOptions
     execute: Run
-    log: str
-    start: TrialHistory
     console: Console
 
-    def run(self) -> BenchBisect:
-        answers = load_answers(self.log)
-        resumed = len(answers)
-        count = len(self.start.parents)
-        self.console.message(f"{count} commits from {self.good.short} to {self.bad.short}, both included")
+    def run(self, found: BenchBisect, parents: Mapping[str, Sequence[str]]) -> BenchBisect:
+        answers = load_answers(found.log)
+        found = replace(found, answers=tuple(answers), resumed=len(answers))
+        good, bad, log = found.good, found.bad, found.log
+        self.console.message(f"{len(parents)} commits from {good.short} to {bad.short}, both included")
         self.console.message(
-            f"continuing: {resumed} answers were found before ({self.log})" if resumed else f"answers go to {self.log}"
+            f"continuing: {found.resumed} answers were found before ({log})" if answers else f"answers go to {log}"
         )
         # the good end counts as good, with all votes: every other commit is compared with it
-        given = (CommitTrial(self.start.good, "good"),) * VOTES
+        given = (CommitTrial(good.sha, "good"),) * VOTES
         while True:
-            trials = (*given, *(CommitTrial(answer.commit, answer.outcome) for answer in answers))
-            step = next_step(replace(self.start, trials=trials))
+            trials = (*given, *(CommitTrial(answer.commit, answer.outcome) for answer in found.answers))
+            step = next_step(TrialHistory(parents, good.sha, bad.sha, trials, VOTES, PATIENCE))
             if not isinstance(step, NextTry):
-                return self._report(answers, resumed, **self._conclude(step, answers))
+                return self._conclude(step, found)
             commit = load_commit(self.checkouts.repository, step.commit)
             self.console.message(f"trying {commit.short} {commit.subject!r}: {step.reason}")
-            answer, interrupted = self._try_commit(commit)
+            answer, interrupted = self._try_commit(good, commit, is_bad_end=commit.sha == bad.sha)
             if interrupted:
-                return self._report(answers, resumed, interrupted=interrupted)
-            append_line(self.log, asdict(answer))
-            answers.append(answer)
+                return replace(found, interrupted=interrupted)
+            append_line(log, asdict(answer))
+            found = replace(found, answers=(*found.answers, answer))
             self.console.message(f"  {answer.outcome}: {answer.message}")
 
-    def _conclude(self, step: Culprit | Stuck, answers: list[CommitAnswer]) -> dict[str, Any]:
+    def _conclude(self, step: Culprit | Stuck, found: BenchBisect) -> BenchBisect:
         if isinstance(step, Stuck):
-            last = next((answer for answer in reversed(answers) if answer.commit == self.bad.sha), None)
-            return {"stuck": step.reason + (f"; the bad end: {last.message}" if last else "")}
+            last = next((answer for answer in reversed(found.answers) if answer.commit == found.bad.sha), None)
+            return replace(found, stuck=step.reason + (f"; the bad end: {last.message}" if last else ""))
         suspects = tuple(load_commit(self.checkouts.repository, sha) for sha in step.suspects)
         if step.culprit is None:
-            return {"suspects": suspects}
-        proof = [a for a in answers if a.commit == step.culprit and a.outcome == "bad" and a.evidence is not None]
-        return {"suspects": suspects, "culprit": suspects[0], "evidence": proof[-1].evidence if proof else None}
+            return replace(found, suspects=suspects)
+        proof = [a.evidence for a in found.answers if a.commit == step.culprit and a.outcome == "bad" and a.evidence]
+        return replace(found, suspects=suspects, culprit=suspects[0], evidence=proof[-1] if proof else None)
 
-    def _report(self, answers: list[CommitAnswer], resumed: int, **facts: Any) -> BenchBisect:
-        method, metric = self.request.methods[0].name, self.options.metrics[0]
-        between = len(self.start.parents) - 1
-        return BenchBisect(
-            method, metric, self.good, self.bad, self.log, between, tuple(answers), resumed=resumed, **facts
-        )
-
-    def _try_commit(self, commit: Commit) -> tuple[CommitAnswer, str | None]:
+    def _try_commit(self, good: Commit, commit: Commit, *, is_bad_end: bool) -> tuple[CommitAnswer, str | None]:
         """Compare a commit with the good one. Return the outcome, and the signal that interrupted it, if any."""
         began, sha = time.monotonic(), commit.sha
         try:
-            variants = (check_out(self.checkouts, "base", self.good), check_out(self.checkouts, "head", commit))
+            variants = (check_out(self.checkouts, "base", good), check_out(self.checkouts, "head", commit))
             contest = Contest(replace(self.request, variants=variants), self.options, self.execute, SILENT)
             report = contest.run_round(confirmed=True)
         except NotFoundError:
-            if sha == self.bad.sha:
+            if is_bad_end:
                 raise  # the name is probably wrong: trying other commits would find nothing
             return CommitAnswer(sha, "skip", f"it does not report {self.options.metrics[0]}", at=time.time()), None
         except UsageError as error:  # the commit does not build, or has no such folder

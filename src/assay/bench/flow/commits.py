@@ -76,7 +76,6 @@ class CommitsReport:
     span: str
     outcomes: tuple[CommitOutcome, ...]  # oldest first
     total: int  # commits that were asked for
-    resumed: bool = False
     end: BenchReport = field(default_factory=lambda: BenchReport(()))  # how it was interrupted
 
     @property
@@ -133,7 +132,7 @@ class _Range:
             with suppress(FileNotFoundError):
                 os.unlink(plan)
         outcomes.sort(key=lambda outcome: outcome.at)
-        return CommitsReport(self.question.span, tuple(outcomes), len(commits), resumed, self.end)
+        return CommitsReport(self.question.span, tuple(outcomes), len(commits), self.end)
 
     def _open_plan(self, commits: Sequence[Commit]) -> tuple[str, bool]:
         """Open the file of this call; return also whether an earlier call with the same options has left it."""

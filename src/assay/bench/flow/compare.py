@@ -55,6 +55,7 @@ from assay.bench.values.execution import (
     BenchReport,
     BenchRequest,
     BenchVariant,
+    group_by,
     is_sensitive,
 )
 from assay.code.checkout import load_commit
@@ -349,8 +350,7 @@ def _find_failed(base: Executions, head: Executions) -> Iterator[Finding]:
     """Find benchmarks that fail on both sides; they show nothing about the change: INCONCLUSIVE, not an error."""
     failures: dict[str, list[str]] = {}
     for side in (base, head):
-        for method in dict.fromkeys(e.method for e in side.found):
-            here = [e for e in side.found if e.method == method]
+        for method, here in group_by(side.found, lambda e: e.method).items():
             if failed := [e for e in here if not e.result.is_measured and not side.is_invalid(e)]:
                 failures.setdefault(method, []).append(_describe_failed(failed, len(here), side.name))
     for method, texts in failures.items():
@@ -471,7 +471,7 @@ class Contest:
                 )
             result, found = compare_sides(base, head, options)
             step = decide_next(found, confirmed=confirmed, most=options.most, ran=ran)
-            if self.end or step.kind == "stop":
+            if self.end or step is None:
                 return result
             self._console.message(f"{step.reason} ({step.trials} trials on each side)")
             if step.kind == "confirm":

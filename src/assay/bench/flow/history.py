@@ -66,6 +66,7 @@ from assay.bench.values.execution import (
     WALL_TIME,
     BenchExecution,
     BenchReport,
+    group_by,
     is_sensitive,
 )
 from assay.errors import FormatError, NotFoundError, UsageError, suggest
@@ -288,11 +289,8 @@ def find_invalid(executions: Sequence[BenchExecution], triages: Sequence[Triage]
 
 def list_invalid(executions: Sequence[BenchExecution], triages: Sequence[Triage]) -> dict[tuple[str, str], set[str]]:
     """Return the invalid executions of every method and metric that was triaged."""
-    found = {}
-    for method, metric in dict.fromkeys((each.method, each.metric) for each in triages):
-        mine = [execution for execution in executions if execution.method == method]
-        found[method, metric] = find_invalid(mine, [e for e in triages if (e.method, e.metric) == (method, metric)])
-    return found
+    groups = group_by(triages, lambda each: (each.method, each.metric))
+    return {key: find_invalid([e for e in executions if e.method == key[0]], mine) for key, mine in groups.items()}
 
 
 def find_series(execution: BenchExecution) -> tuple[str | None, str]:
@@ -367,10 +365,10 @@ class _MetricJudge:
             self.method,
             self.metric,
             self.direction,
-            tuple(map(self._judge_series, _group(self.kept))),
+            tuple(map(self._judge_series, group_by(self.kept, find_series).values())),
             tuple(self._find_moves()),
             left_out=self.left_out,
-            aside=tuple(map(self._build_series, _group(self.aside))),
+            aside=tuple(map(self._build_series, group_by(self.aside, find_series).values())),
             instead=self.options.render_command(CPU_TIME, self.method) if is_better else "",
             broken=self._describe_newest(),
             doubted=self._find_doubted(),
@@ -552,14 +550,6 @@ class _MetricJudge:
         if young or find_series(newest) == find_series(after):  # the old series can no longer be judged
             return find_series(newest) == find_series(after)
         return _holds(step, find_median(self._collect(found[index:], newest)[-_SIDE:]))
-
-
-def _group(executions: Sequence[BenchExecution]) -> list[list[BenchExecution]]:
-    """Group the points by label and environment, in the order of their first points."""
-    groups: dict[tuple[str | None, str], list[BenchExecution]] = {}
-    for execution in executions:
-        groups.setdefault(find_series(execution), []).append(execution)
-    return list(groups.values())
 
 
 def _list_neighbours(executions: Sequence[BenchExecution]) -> Iterator[list[BenchExecution]]:

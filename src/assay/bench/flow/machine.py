@@ -100,14 +100,12 @@ def find_throttling(states: Iterable[GpuState]) -> tuple[str, ...]:
 
 def load_topology() -> tuple[int, int]:
     """Physical cores and sockets; 0 where the kernel does not report them."""
-    cores, sockets = set(), set()
-    for name in _list_cpus():
-        core = try_text(f"{_CPUS}/{name}/topology/core_id").strip()
-        socket = try_text(f"{_CPUS}/{name}/topology/physical_package_id").strip()
-        if core and socket:
-            cores.add((socket, core))
-            sockets.add(socket)
-    return len(cores), len(sockets)
+    places = {
+        tuple(try_text(f"{_CPUS}/{name}/topology/{key}").strip() for key in ("physical_package_id", "core_id"))
+        for name in _list_cpus()
+    }
+    cores = {place for place in places if all(place)}
+    return len(cores), len({socket for socket, _ in cores})
 
 
 def _list_cpus() -> list[str]:
@@ -264,9 +262,9 @@ class MachineWatch:
     def _read_gpus(self) -> None:
         self.memory.look(self.tag, self.tree.pids)
         for state in load_gpus(self.devices, self.gpus, self.tag):
-            before = self.seen.get(state.index)
-            throttle = tuple(sorted({*state.throttle, *(before.throttle if before else ())}))
-            processes = tuple(sorted({*state.processes, *(before.processes if before else ())}))
+            before = self.seen.get(state.index, state)
+            throttle = tuple(sorted({*state.throttle, *before.throttle}))
+            processes = tuple(sorted({*state.processes, *before.processes}))
             self.seen[state.index] = replace(state, throttle=throttle, processes=processes)
 
     def finish_tree(self, left: Collection[int] = ()) -> None:

@@ -38,8 +38,7 @@ class BenchObserver:
     warnings: list[str] = field(default_factory=list)  # about the measured code, once for each folder
     _devices: Devices = field(default_factory=Devices)
     _environments: dict[str, Environment] = field(default_factory=dict)
-    _live: dict[str, MachineWatch] = field(default_factory=dict)
-    _handles: dict[str, JobHandle | None] = field(default_factory=dict)
+    _live: dict[str, tuple[MachineWatch, JobHandle | None]] = field(default_factory=dict)
     _outlook: ForeignLoad = field(default_factory=lambda: ForeignLoad(os.cpu_count() or 1))
 
     def around(self, inner: Observer) -> BenchObserver:
@@ -61,8 +60,8 @@ class BenchObserver:
             self.inner.started(entry)
             return
         # the CPU time of another run of ours is not known before it has ended
-        handles = [handle for handle in self._handles.values() if handle is not None]
-        is_disturbed = any(processes.is_alive(handle.pid, handle.start, handle.boot) for handle in handles)
+        others = [other for _, other in self._live.values() if other is not None]
+        is_disturbed = any(processes.is_alive(other.pid, other.start, other.boot) for other in others)
         if is_disturbed:
             self._outlook.forget()
         before = None if is_disturbed else self._outlook.mark()
@@ -70,8 +69,8 @@ class BenchObserver:
         handle = entry.handle
         job, slot, tag = (handle.pid, handle.slot or "", handle.tag) if handle else (0, "", None)
         gpus = tuple(int(part) for part in slot.split(",") if part.strip().isdecimal())
-        self._live[entry.dir] = MachineWatch(entry.dir, job, tag, environment, self._devices, gpus, before)
-        self._handles[entry.dir] = handle
+        watch = MachineWatch(entry.dir, job, tag, environment, self._devices, gpus, before)
+        self._live[entry.dir] = watch, handle
         self.inner.started(entry)
 
     def tick(self, running: Sequence[Entry], now: float) -> None:
@@ -80,13 +79,12 @@ class BenchObserver:
             self._outlook.forget()
             self._outlook.mark()
         for entry in running:
-            live = self._live.get(entry.dir)
-            if live is not None:
-                live.tick(now)
+            if entry.dir in self._live:
+                self._live[entry.dir][0].tick(now)
 
     def usage(self, entry: Entry) -> Usage | None:
         """Read the memory of processes that the run has left for the last time, after it has ended."""
-        live = self._live.get(entry.dir)
+        live, _ = self._live.get(entry.dir, (None, None))
         if live is not None and live.peaks is None:
             handle, left = entry.handle, set[int]()  # processes that are still alive
             if handle is not None and (handle.host, handle.boot) == (processes.host_name(), processes.boot_id()):
@@ -95,8 +93,7 @@ class BenchObserver:
         return self.inner.usage(entry)
 
     def ended(self, entry: Entry) -> None:
-        live = self._live.pop(entry.dir, None)
-        self._handles.pop(entry.dir, None)
+        live, _ = self._live.pop(entry.dir, (None, None))
         around = self._measure_surroundings(entry, live)
         execution = build_execution(entry.dir, entry.spec, entry.outcome, str(entry.state), around)
         with suppress(OSError):  # a full disk: the file can be rebuilt from the child's report

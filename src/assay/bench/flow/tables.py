@@ -6,13 +6,11 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
-from assay.bench.flow.archive import find_location, load_executions
 from assay.bench.flow.history import advise_all, find_doubt, list_invalid
-from assay.bench.records import Triage, load_triage
+from assay.bench.records import Triage
 from assay.bench.values.comparison import DISTURBED, TAKEN_BY_ALL
-from assay.bench.values.execution import BenchExecution, order_metrics
+from assay.bench.values.execution import BenchExecution, group_by, order_metrics
 from assay.errors import NotFoundError, UsageError, check_known, did_you_mean
-from assay.show.console import SILENT, Console
 from assay.system.fast_dataclasses import dataclass, field
 
 BENCHMARK = "benchmark"
@@ -54,20 +52,6 @@ class EnvironmentTable:
     disturbed: tuple[str, ...] = ()  # metrics for which some executions do not count
 
 
-def load_table(
-    method: str | None,
-    by: Sequence[str],
-    metrics: Sequence[str] | None,
-    root: str | None,
-    everything: bool = False,
-    console: Console = SILENT,
-) -> EnvironmentTable:
-    """Load a table. Benchmarks are never mixed: if METHOD does not name a single one, each has rows of its own."""
-    location = find_location(root)
-    executions = load_executions(location, method, console)
-    return build_table(executions, load_triage(location.dir), method, by, metrics, everything)
-
-
 def build_table(
     executions: Sequence[BenchExecution],
     triages: Sequence[Triage],
@@ -76,6 +60,7 @@ def build_table(
     metrics: Sequence[str] | None,
     everything: bool = False,
 ) -> EnvironmentTable:
+    """Build a table. Benchmarks are never mixed: if METHOD does not name a single one, each has rows of its own."""
     keys = _check_keys(by, executions)
     measured = [e for e in executions if e.result.is_measured] or executions
     reported = list(dict.fromkeys(name for execution in measured for name in execution.numbers))
@@ -129,11 +114,9 @@ _Shown = tuple[BenchExecution, Mapping[str, str | None]]  # an execution, and me
 
 
 def _build_rows(good: Sequence[_Shown], keys: Sequence[str], names: Sequence[str]) -> list[TableRow]:
-    groups: dict[tuple[str, ...], list[_Shown]] = {}
+    groups = group_by(good, lambda shown: tuple(value_of(shown[0], key) for key in keys))
     first_seen: dict[str, float] = {}  # commits are sorted by the time of their first execution, the rest by name
-    for shown in good:
-        execution = shown[0]
-        groups.setdefault(tuple(value_of(execution, key) for key in keys), []).append(shown)
+    for execution, _ in good:
         commit, at = value_of(execution, "commit"), execution.at or 0.0
         first_seen[commit] = min(at, first_seen.get(commit, at))
 

@@ -28,36 +28,21 @@ from assay.bench.values.execution import NOT_REPORTED, WALL_TIME, BenchExecution
 from assay.errors import UsageError
 from assay.record.importers.registry import Importer, choose_importer, describe_known
 from assay.record.importers.sample import Sample
-from assay.system.fast_dataclasses import dataclass, replace
+from assay.system.fast_dataclasses import replace
 from assay.values.run import build_command
 
 Found = Iterable[BenchExecution | str]
+Foreign = tuple[tuple[BenchExecution, ...], tuple[str, ...]]  # of a file, and notes on content that is not a result
 _HALVES = re.compile("[\ud800-\udfff]")
 _LINE = re.compile(r":::ML(?:LOG|Log|log|Pv\S*)\s+(\{.*\})")
-_TOOLS = (
-    ("perfzero", "PerfZero's perfzero_summary.json and perfzero.log"),
-    ("asv", "asv's results/MACHINE/*.json"),
-    ("pytest-benchmark", "pytest-benchmark's JSON"),
-    ("google-benchmark", "google-benchmark's JSON"),
-    ("mlperf", ":::MLLOG lines"),
-)
-IMPORTERS = tuple(Importer(name, title, "results", f"{__name__}:is_{name.replace('-', '_')}") for name, title in _TOOLS)
-
-
-@dataclass(frozen=True, slots=True)
-class Foreign:
-    """The content of a file of another tool."""
-
-    executions: tuple[BenchExecution, ...]
-    notes: tuple[str, ...] = ()  # on content of the file that is not a result
 
 
 def load_foreign(path: str) -> list[BenchExecution]:
     """Load the executions in a file of another tool. Raises UsageError if the file has no result."""
-    found = load_foreign_file(path)
-    if not found.executions:
-        raise _refuse(path, "; ".join(("there is no result in it", *found.notes)))
-    return list(found.executions)
+    executions, notes = load_foreign_file(path)
+    if not executions:
+        raise _refuse(path, "; ".join(("there is no result in it", *notes)))
+    return list(executions)
 
 
 def load_foreign_file(path: str) -> Foreign:
@@ -73,7 +58,7 @@ def load_foreign_file(path: str) -> Foreign:
     for each in executions:  # JSON can contain half a surrogate pair, a file cannot
         if _HALVES.search(names := f"{each.method} {each.execution_id} {each.label} {each.commit}"):
             raise _refuse(path, f"{names!r} is not text")
-    return Foreign(executions, tuple(each for each in found if isinstance(each, str)))
+    return executions, tuple(each for each in found if isinstance(each, str))
 
 
 def _load_text(path: str) -> str:
@@ -104,7 +89,8 @@ def parse_foreign(text: str, path: str) -> Iterator[BenchExecution | str]:
     sample = Sample(path, text)
     importer = choose_importer(sample, ["results"])
     if importer is not None:
-        return iter(_PARSERS[importer.name](sample))
+        _, parse = _TOOLS[importer.name]
+        return iter(parse(sample))
     try:
         content = json.loads(text)
     except RecursionError:
@@ -145,17 +131,16 @@ def parse_mlperf(sample: Sample) -> Iterator[BenchExecution]:
         except (ValueError, RecursionError):
             raise FieldError(f":::MLLOG line {number} is not JSON") from None
     last = {entry.need_text("key"): entry for entry in entries}
-    start, stop = (last[key].finite("time_ms") if key in last else None for key in ("run_start", "run_stop"))
-    status = last["run_stop"].part("metadata").text("status") if "run_stop" in last else ""
+    nothing = ForeignFields({})
+    start, stop = (last.get(key, nothing).finite("time_ms") for key in ("run_start", "run_stop"))
+    status = last.get("run_stop", nothing).part("metadata").text("status")
     series: dict[str, list[float]] = {}
     for entry in entries:
         value = parse_number(entry.values.get("value"))
         if value is not None:
             series.setdefault(entry.text("key"), []).append(value)
-    benchmark, org, platform = (
-        last[key].text("value") if key in last else ""
-        for key in ("submission_benchmark", "submission_org", "submission_platform")
-    )
+    parts = ("benchmark", "org", "platform")
+    benchmark, org, platform = (last.get(f"submission_{part}", nothing).text("value") for part in parts)
     failure = None if status in ("", "success") else f"the run ended with status {status}"
     result = build_result(
         f"mlperf.{benchmark or os.path.splitext(os.path.basename(sample.path))[0]}",
@@ -319,10 +304,13 @@ def _describe_left_out(runs: Sequence[ForeignFields], aggregates: Mapping[str, F
     return f"{', '.join(aggregates)} give its complexity or spread, not its time: there is no result"
 
 
-_PARSERS: Mapping[str, Callable[[Sample], Found]] = {  # by the names of importers in the registry
-    "mlperf": parse_mlperf,
-    "asv": asv.parse_asv,
-    "perfzero": perfzero.parse_perfzero,
-    "google-benchmark": parse_google,
-    "pytest-benchmark": parse_pytest,
+_TOOLS: Mapping[str, tuple[str, Callable[[Sample], Found]]] = {  # by the names of importers in the registry
+    "perfzero": ("PerfZero's perfzero_summary.json and perfzero.log", perfzero.parse_perfzero),
+    "asv": ("asv's results/MACHINE/*.json", asv.parse_asv),
+    "pytest-benchmark": ("pytest-benchmark's JSON", parse_pytest),
+    "google-benchmark": ("google-benchmark's JSON", parse_google),
+    "mlperf": (":::MLLOG lines", parse_mlperf),
 }
+IMPORTERS = tuple(
+    Importer(name, title, "results", f"{__name__}:is_{name.replace('-', '_')}") for name, (title, _) in _TOOLS.items()
+)

@@ -218,22 +218,10 @@ def describe_few(old: Sequence[float], new: Sequence[float], what: str = "enviro
 class Newest:
     """The last executions of a series against all before them, in units of the signal."""
 
-    signal: Signal
     level: float  # of the executions before them
-    tail: Array  # the distances of the newest from it
     bound: float  # a tail that is farther off as a whole is outlying
     noise: float
-    reach: float  # half the width of the interval of the tail's level
-
-    @property
-    def is_outlying(self) -> bool:
-        """Return whether the whole tail is beyond the bound, and nearer to the new level than to the old one."""
-        nearest = max(float(self.tail.min()), -float(self.tail.max()))
-        return nearest > max(self.bound, abs(find_middle(self.tail)) / 2)
-
-    def build_step(self) -> LevelStep:
-        index = len(self.signal.x) - len(self.tail)
-        return self.signal.build_step(index, self.level, self.level + find_level(self.tail), self.reach)
+    step: LevelStep | None  # None: they are not outlying
 
 
 def measure_newest(signal: Signal, known: Sequence[LevelStep] | LevelStep, count: int) -> Newest | None:
@@ -260,7 +248,11 @@ def measure_newest(signal: Signal, known: Sequence[LevelStep] | LevelStep, count
     quantile = t_quantile(known_degrees, NEWEST_RATE * min(count, 2))
     bound = max(quantile * noise * math.sqrt(1 + 1 / len(before)), FARTHER * _find_farthest(parts, count))
     reach = t_quantile(known_degrees, TAIL_PROBABILITY) * noise * math.sqrt(1 / len(before) + 1 / count)
-    return Newest(signal, level, tail - level, bound, noise, reach)
+    off = tail - level
+    nearest = max(float(off.min()), -float(off.max()))  # the whole tail must be far, and nearer to the new level
+    is_outlying = nearest > max(bound, abs(find_middle(off)) / 2)
+    step = signal.build_step(len(signal.x) - count, level, level + find_level(off), reach) if is_outlying else None
+    return Newest(level, bound, noise, step)
 
 
 def _find_farthest(parts: Sequence[Array], count: int) -> float:
@@ -283,7 +275,7 @@ def find_newest_step(
         return None
     counts = range(min(most, len(signal.x) - FEWEST_BEFORE), 0, -1)
     tails = (measure_newest(signal, known, count) for count in counts)
-    return next((tail.build_step() for tail in tails if tail is not None and tail.is_outlying), None)
+    return next((tail.step for tail in tails if tail is not None and tail.step), None)
 
 
 def separate_newest(

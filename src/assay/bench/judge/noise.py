@@ -124,7 +124,7 @@ def measure_autocorrelation(levels: Array, least: float = LEAST_AUTOCORRELATION)
     """
     if len(levels) < 20:
         return 0.0
-    first, second, third = (_squared_distance(levels, lag) for lag in (1, 2, 3))
+    first, second, third = (_measure_clipped_variance(levels[lag:] - levels[:-lag]) for lag in (1, 2, 3))
     if first == 0:
         return 0.0
     ratio = (second + third) / 2 / first
@@ -150,11 +150,10 @@ def measure_autocorrelation_again(signal: Signal, cuts: Sequence[int], least: fl
     return replace(signal, x=signal.x * finer, scale=signal.scale / finer, autocorrelation=autocorrelation)
 
 
-def _squared_distance(levels: Array, lag: int) -> float:
-    """Return the mean of squared differences, clipped at 3 sigma."""
-    distances = np.abs(levels[lag:] - levels[:-lag])
-    bound = 3 * MAD_TO_SIGMA * float(np.median(distances))
-    return float((np.minimum(distances, bound) ** 2).mean())
+def _measure_clipped_variance(values: Array) -> float:
+    """Return the mean of the squares, clipped at 3 sigma."""
+    sizes = np.abs(values)
+    return float((np.minimum(sizes, 3 * MAD_TO_SIGMA * float(np.median(sizes))) ** 2).mean())
 
 
 # ---------------------------------------------------------------- is the noise the same everywhere?
@@ -176,8 +175,8 @@ def measure_level_drift(x: Array, cuts: Sequence[int]) -> float:
             apart.append(levels[1:].ravel())
     if blocks < FEWEST_BLOCKS:
         return math.inf  # unknown
-    among = _clipped_deviation(apart)
-    return _clipped_deviation(near) / among if among else math.inf
+    spread, among = (math.sqrt(_measure_clipped_variance(np.concatenate(parts))) for parts in (near, apart))
+    return spread / among if among else math.inf
 
 
 def _spread_levels(rows: Array) -> Array:
@@ -187,12 +186,6 @@ def _spread_levels(rows: Array) -> Array:
     levels = np.sort(blocks, axis=2)[:, :, BLOCK // 4 : BLOCK - BLOCK // 4].mean(axis=2)
     count = rows.shape[1] // BLOCK
     return (levels - np.median(levels, axis=1, keepdims=True)) * math.sqrt(count / (count - 1))
-
-
-def _clipped_deviation(parts: Sequence[Array]) -> float:
-    """Return the standard deviation about 0, clipped at 3 sigma."""
-    sizes = np.abs(np.concatenate(parts))
-    return float(np.sqrt(np.mean(np.minimum(sizes, 3 * MAD_TO_SIGMA * np.median(sizes)) ** 2)))
 
 
 # ---------------------------------------------------------------- the density of the noise

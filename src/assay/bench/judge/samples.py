@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from itertools import accumulate
 from statistics import median_high, median_low
 
 from assay.bench.judge.trials import describe_stragglers, describe_trials, find_stragglers
@@ -87,12 +88,8 @@ def compare_pairs(pairs: Iterable[SamplePair]) -> tuple[SampleComparison, ...]:
 def adjust_holm(values: Sequence[float]) -> list[float]:
     """Adjust p by Holm: multiply it by the number of values that are not smaller; never below a smaller one's."""
     order = sorted(range(len(values)), key=values.__getitem__)
-    adjusted = [0.0] * len(values)
-    highest = 0.0
-    for rank, index in enumerate(order):
-        highest = max(highest, min(1.0, values[index] * (len(values) - rank)))
-        adjusted[index] = highest
-    return adjusted
+    raised = accumulate((min(1.0, values[index] * (len(values) - rank)) for rank, index in enumerate(order)), max)
+    return [adjusted for _, adjusted in sorted(zip(order, raised, strict=True))]
 
 
 # ---------------------------------------------------------------- one pair
@@ -235,13 +232,14 @@ def count_missing(found: SampleComparison, asked: Question) -> int:
 
 def decide_next(
     comparisons: Sequence[SampleComparison], *, confirmed: bool = False, most: int = MOST_TRIALS, ran: int = 0
-) -> NextStep:
-    """Decide what to do after comparing. A FAIL is confirmed by a second run; `confirmed`: this was that run.
+) -> NextStep | None:
+    """Decide what to run after comparing. A FAIL is confirmed by a second run; `confirmed`: this was that run. None:
+    every metric has its verdict, or too many trials did not decide.
 
     `ran`: trials on each side so far, including contaminated ones: otherwise it would never end on a busy machine.
     """
     if not comparisons:
-        return NextStep("stop", 0, "nothing was compared")
+        return None
     done = min(min(one.base_trials, one.head_trials) for one in comparisons)
     failed = [one for one in comparisons if one.kind is VerdictKind.FAIL and one.p is not None]
     if failed and not confirmed:
@@ -249,13 +247,10 @@ def decide_next(
             "confirm", max(done, find_fewest(ALPHA)), f"{failed[0].subject} failed: run once more to confirm it"
         )
     missing = max((one.missing_trials for one in comparisons if one.kind is VerdictKind.INCONCLUSIVE), default=0)
-    if failed or not missing:
-        return NextStep("stop", 0, "every metric has its verdict")
-    spent = max(done, ran)
-    if spent >= most:
-        why = "too many were contaminated" if done < ran else "the difference is near the threshold"
-        return NextStep("stop", 0, f"{spent} trials on each side did not decide; {why}")
-    return NextStep("more", min(missing, most - spent), "some metrics are not decided yet")
+    left = most - max(done, ran)
+    if failed or not missing or left <= 0:
+        return None
+    return NextStep("more", min(missing, left), "some metrics are not decided yet")
 
 
 # ---------------------------------------------------------------- ranks

@@ -21,20 +21,16 @@ _MOST_NUMBERS = 5
 
 def describe_trials(base: Samples, head: Samples) -> tuple[str, ...]:
     """Return warnings for both sides. They do not change a verdict."""
-    return tuple(warning for side, name in ((base, "base"), (head, "head")) for warning in _describe(side, name))
-
-
-def _describe(side: Samples, name: str) -> list[str]:
-    label = side.label or name
-    total, values = len(side.values), side.clean
-    reasons = merge_reasons((trial, why) for trial, why in sorted(side.contaminated.items()) if 0 <= trial < total)
-    warnings = [f"{label}: {len(found)} of {total} trials left out: {reason}" for reason, found in reasons.items()]
-    if has_trend(values):
-        warnings.append(f"{label}: drifts from trial to trial ({measure_drift(values):+.1%} over the run)")
-    modes = find_modes(values)
-    if modes:
-        warnings.append(f"{label}: has two modes, near {modes[0]:.6g} and {modes[1]:.6g}")
-    return warnings
+    warnings: list[str] = []
+    for label, side in ((base.label or "base", base), (head.label or "head", head)):
+        total, values = len(side.values), side.clean
+        reasons = merge_reasons((trial, why) for trial, why in sorted(side.contaminated.items()) if 0 <= trial < total)
+        warnings += (f"{label}: {len(found)} of {total} trials left out: {why}" for why, found in reasons.items())
+        if has_trend(values):
+            warnings.append(f"{label}: drifts from trial to trial ({measure_drift(values):+.1%} over the run)")
+        if modes := find_modes(values):
+            warnings.append(f"{label}: has two modes, near {modes[0]:.6g} and {modes[1]:.6g}")
+    return tuple(warnings)
 
 
 def find_stragglers(base: Sequence[float], head: Sequence[float], sign: int, threshold: float) -> list[int]:

@@ -23,7 +23,7 @@ from assay.bench.flow.history import HistoryOptions, build_history
 from assay.bench.records import Triage, load_triage
 from assay.bench.report.executions import render_values
 from assay.bench.values.comparison import MetricHistory, MetricSeries
-from assay.bench.values.execution import BenchExecution, order_metrics
+from assay.bench.values.execution import BenchExecution, group_by, order_metrics
 from assay.errors import AssayError, UsageError
 from assay.follow.api import StudyLocation
 from assay.record.formats import Format, read_versioned, render_versioned
@@ -166,12 +166,9 @@ class Overview:
 
 def group_rows(rows: Sequence[RunRow]) -> dict[str, BenchmarkRows]:
     """Group the rows by benchmark, without executions that have not ended."""
-    found: dict[str, list[RunRow]] = {}
-    for row in rows:
-        if row.state.is_over and (method := str(row.params.get("method", ""))):
-            found.setdefault(method, []).append(row)
+    ended = [row for row in rows if row.state.is_over and str(row.params.get("method", ""))]
     groups = {}
-    for method, mine in sorted(found.items()):
+    for method, mine in sorted(group_by(ended, lambda row: str(row.params["method"])).items()):
         digest = hashlib.blake2b(_METHOD, digest_size=12)
         for row in mine:
             digest.update(f"{row.key}\0{row.stamp}\0".encode("utf-8", "replace"))
@@ -205,9 +202,7 @@ class Judge:
 
     def ask(self, groups: Mapping[str, BenchmarkRows], patience_s: float | None) -> dict[str, JudgedBenchmark]:
         """Return the benchmarks that are judged within this time (None: all), by method; the others follow later."""
-        triages: dict[str, list[Triage]] = {}
-        for each in load_triage(self.location.dir):
-            triages.setdefault(each.method, []).append(each)
+        triages = group_by(load_triage(self.location.dir), lambda each: each.method)
         wanted = {}
         for method, group in groups.items():
             mine = tuple(triages.get(method, ()))
@@ -323,9 +318,8 @@ def _list_changes(history: MetricHistory) -> Iterator[ChangeLine]:
 
 def _list_levels(history: MetricHistory) -> Iterator[Level]:
     for series, name in zip(history.series, name_series(history.series), strict=True):
-        steps = [change.step.at for change in series.changes if change.kind == "step"]
-        values = [point.value for point in series.points[max(steps, default=0) :]]
-        yield Level(name, float(f"{statistics.median(values):.6g}"))
+        begin = max((change.step.at for change in series.changes if change.kind == "step"), default=0)
+        yield Level(name, float(f"{statistics.median(point.value for point in series.points[begin:]):.6g}"))
 
 
 def name_series(series: Sequence[MetricSeries]) -> list[str]:

@@ -27,14 +27,10 @@ def build_comparison(
     archive: BenchArchive, base: str, head: str, method: str
 ) -> tuple[ComparisonReport, Sequence[Block]]:
     """Build the comparison of two labels or commits. Raises NotFoundError with the known ones."""
+    commits = tuple(name for name in (base, head) if len(name) >= 4)
     rows = archive.choose(method)
-    mine = [
-        row
-        for row in rows
-        for name in (base, head)
-        if row.params.get("label") == name or (len(name) >= 4 and (row.commit or "").startswith(name))
-    ]
-    loaded = archive.load(list({row.key: row for row in mine}.values()))
+    mine = [row for row in rows if row.params.get("label") in (base, head) or (row.commit or "").startswith(commits)]
+    loaded = archive.load(mine)
     triages = load_triage(archive.location.dir)
     compared = {each.method for each in loaded}
     judged = [each for each in dict.fromkeys(each.method for each in triages) if each in compared]

@@ -12,7 +12,7 @@ from typing import Any
 
 from assay.bench.flow.commits import CommitsReport
 from assay.bench.judge.trials import merge_reasons
-from assay.bench.values.execution import CPU_TIME, RANGE, BenchExecution, BenchReport, is_size, order_metrics
+from assay.bench.values.execution import CPU_TIME, RANGE, BenchExecution, BenchReport, group_by, is_size, order_metrics
 from assay.show.chart import build_log_ticks, build_ticks
 from assay.show.formatting import clean, render_count, render_duration, render_number, render_size
 from assay.show.junit import ALLOWED
@@ -120,28 +120,23 @@ def render_execution(execution: BenchExecution, number: int, total: int) -> str:
 
 
 def group_executions(executions: Sequence[BenchExecution]) -> dict[tuple[str, str], list[BenchExecution]]:
-    groups: dict[tuple[str, str], list[BenchExecution]] = {}
-    for execution in executions:
-        groups.setdefault((execution.method, execution.label or ""), []).append(execution)
-    return groups
+    return group_by(executions, lambda each: (each.method, each.label or ""))
 
 
 def build_run_table(groups: Mapping[tuple[str, str], Sequence[BenchExecution]]) -> Table:
-    names = _choose_metrics([e for found in groups.values() for e in found if not e.void])
-    has_labels = any(label for _, label in groups)
+    every = [execution for found in groups.values() for execution in found]
+    names = _choose_metrics([execution for execution in every if not execution.void])
+    has_labels, has_gpu = any(label for _, label in groups), any(each.peaks.gpu_memory_bytes for each in every)
     columns = [Column("method", cut="left"), *([Column("label")] if has_labels else []), Column("ok")]
-    columns += build_figure_columns(names)
-    columns += [Column("peak memory", "size", key="max_rss")]
-    has_gpu = any(e.peaks.gpu_memory_bytes for found in groups.values() for e in found)
+    columns += [*build_figure_columns(names), Column("peak memory", "size", key="max_rss")]
     columns += [Column("peak GPU memory", "size", key="gpu_memory_bytes")] if has_gpu else []
     rows = []
     for (method, label), found in groups.items():
         ended = [execution for execution in found if not execution.void]
         good = sum(execution.succeeded for execution in ended)
         cells = [_render_cell(name, [e for e in ended if name in e.result.numbers]) for name in names]
-        peak = max(execution.peaks.max_rss for execution in found)
-        peaks = [peak, *([max(e.peaks.gpu_memory_bytes or 0 for e in found)] if has_gpu else [])]
-        sizes = [each or None for each in peaks]
+        sizes = [max(each.peaks.max_rss for each in found) or None]
+        sizes += [max(each.peaks.gpu_memory_bytes or 0 for each in found) or None] if has_gpu else []
         rows.append([method, *([label] if has_labels else []), f"{good}/{len(ended)}", *cells, *sizes])
     return Table(tuple(columns), rows)
 

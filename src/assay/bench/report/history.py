@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 
 from assay.bench.flow.bisect import BenchBisect
@@ -20,6 +20,7 @@ from assay.bench.report.executions import (
 )
 from assay.bench.values.comparison import (
     TAKEN_BY_ALL,
+    BenchSide,
     ComparisonReport,
     LastingChange,
     MetricChange,
@@ -235,31 +236,29 @@ def build_comparison_table(
     names: Sequence[str], metrics: Sequence[MetricComparison], *, has_methods: bool = True, is_whole: bool = False
 ) -> Table:
     """Build a table. `names`: of the sides. `is_whole`: with the reason, and the environment if there are several."""
-    has_setup = is_whole and any(metric.setup for metric in metrics)
-    columns = (
-        Column("verdict", "state"),
-        *([Column("benchmark", rank=1, cut="left")] if has_methods else []),
-        Column("metric"),
-        *([Column("environment")] if has_setup else []),
-        *(Column(n, "text", "right", cut="never") for n in (names if names[0] != names[1] else ("base", "head"))),
-        Column("change", "text", "left", cut="never"),
-        *([Column("reason")] if is_whole else []),
+    sides = names if names[0] != names[1] else ("base", "head")
+    shown: Sequence[tuple[bool, Column, Callable[[MetricComparison], object]]] = (
+        (True, Column("verdict", "state"), lambda each: str(each.finding.kind)),
+        (has_methods, Column("benchmark", rank=1, cut="left"), lambda each: each.method),
+        (True, Column("metric"), lambda each: each.metric),
+        (is_whole and any(metric.setup for metric in metrics), Column("environment"), lambda each: each.setup),
+        (True, Column(sides[0], "text", "right", cut="never"), lambda each: _render_side(each, each.base)),
+        (True, Column(sides[1], "text", "right", cut="never"), lambda each: _render_side(each, each.head)),
+        (True, Column("change", "text", "left", cut="never"), _render_change),
+        (is_whole, Column("reason"), lambda each: each.finding.message),
     )
-    rows = []
-    for metric in metrics:
-        effect = render_effect(metric.finding)
-        rows.append(
-            [
-                str(metric.finding.kind),
-                *([metric.method] if has_methods else []),
-                metric.metric,
-                *([metric.setup] if has_setup else []),
-                *(render_figure(metric.metric, side.values, side.aside) for side in (metric.base, metric.head)),
-                f"{effect} not significant" if effect and not metric.finding.interval else effect,  # too few values
-                *([metric.finding.message] if is_whole else []),
-            ]
-        )
-    return Table(columns, rows)
+    columns = [(column, render) for is_shown, column, render in shown if is_shown]
+    rows = [[render(metric) for _, render in columns] for metric in metrics]
+    return Table(tuple(column for column, _ in columns), rows)
+
+
+def _render_side(metric: MetricComparison, side: BenchSide) -> str | Span | None:
+    return render_figure(metric.metric, side.values, side.aside)
+
+
+def _render_change(metric: MetricComparison) -> str | None:
+    effect = render_effect(metric.finding)
+    return f"{effect} not significant" if effect and not metric.finding.interval else effect  # too few values
 
 
 def build_comparison_cases(report: ComparisonReport) -> list[tuple[str, str, Verdict]]:
@@ -345,9 +344,9 @@ def build_setup_table(found: EnvironmentTable) -> Table:
 def _quartiles(values: Sequence[float]) -> tuple[float | None, float | None, float | None]:
     if not values:
         return None, None, None
-    if len(values) == 1:
-        return values[0], values[0], values[0]
-    low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
+    low, middle, high = statistics.quantiles(
+        [*values, *values] if len(values) == 1 else values, n=4, method="inclusive"
+    )
     return middle, low, high
 
 

@@ -66,7 +66,7 @@ class SampleComparison:
 class NextStep:
     """What to do after a comparison."""
 
-    kind: Literal["stop", "more", "confirm"]
+    kind: Literal["more", "confirm"]
     trials: int  # per side
     reason: str
 

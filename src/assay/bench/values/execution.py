@@ -6,9 +6,9 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import itemgetter
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from assay.bench.suite_benchmark import is_suite
 from assay.errors import ExitCode, UsageError
@@ -98,8 +98,7 @@ def parse_windows(text: str) -> tuple[ProfileWindow, ...]:
     windows: list[ProfileWindow] = []
     for part in text.split(","):
         window = _parse_window(part.strip(), text)
-        last = windows[-1] if windows else None
-        if last is not None and (last.end_s is None or window.begin_s <= last.end_s):
+        if windows and (windows[-1].end_s is None or window.begin_s <= windows[-1].end_s):
             raise UsageError(f"profile {text!r}: {part.strip()} begins before the previous window has ended")
         windows.append(window)
     return tuple(windows)
@@ -439,6 +438,18 @@ def is_sensitive(metric: str) -> bool:
     return not is_size(metric) and re.split(r"[^a-z]+", metric.lower())[-1] not in RESULTS
 
 
+_Item = TypeVar("_Item")
+_Key = TypeVar("_Key")
+
+
+def group_by(items: Iterable[_Item], find_key: Callable[[_Item], _Key]) -> dict[_Key, list[_Item]]:
+    """Group items by a key, in the order in which each key comes first."""
+    groups: dict[_Key, list[_Item]] = {}
+    for item in items:
+        groups.setdefault(find_key(item), []).append(item)
+    return groups
+
+
 @dataclass(frozen=True, slots=True)
 class BenchReport:
     """The result of one call."""
@@ -451,14 +462,10 @@ class BenchReport:
     @property
     def exit_code(self) -> ExitCode:
         open_code = VerdictKind.INCONCLUSIVE.exit_code
-        codes = set()
-        for execution in self.executions:
-            if not execution.result.skipped:
-                refused = open_code if execution.refused else ExitCode.OK
-                codes.add(refused if execution.result.succeeded else ExitCode.FAILED)
+        counted = [each for each in self.executions if not each.result.skipped]
+        codes = {open_code if each.refused else ExitCode.OK for each in counted if each.result.succeeded}
+        codes |= {ExitCode.FAILED for each in counted if not each.result.succeeded}
         codes = codes or {open_code if self.executions else ExitCode.FAILED}
-        if self.interrupted:
-            codes.add(ExitCode.INTERRUPTED)
-        if self.problem:
-            codes.add(ExitCode.INTERNAL)
+        codes |= {ExitCode.INTERRUPTED} if self.interrupted else set()
+        codes |= {ExitCode.INTERNAL} if self.problem else set()
         return ExitCode.worst(codes)
