@@ -62,8 +62,7 @@ def find_verdict(request: ReportRequest, console: Console) -> Document | None:
     if len(request.studies) > 1 or any(getattr(request, name) for name in choices):
         return None
     name = request.studies[0].rstrip("/") if request.studies else None
-    is_file = name is not None and os.path.isfile(name)
-    find = find_function("report.find_kept") if is_file else None
+    find = find_function("report.find_kept") if (is_file := name is not None and os.path.isfile(name)) else None
     builders = load_all("reports")
     if is_file and find is None:
         raise UsageError(f"{name} is a file, and no plug-in that keeps verdicts in files is installed")
