@@ -259,6 +259,9 @@ def test_what_ended_after_a_warning_is_continued_where_it_got_further(code: int)
     assert found.outcome is not None
     assert (found.state, found.outcome.reason) == (State.STOPPED, f"{OUT_OF_TIME}; goes on from step 9")
     assert look(replace(last, outcome=found.outcome), commands=("train",)) == Decision(Action.START, State.QUEUED, 2)
+    doubted = replace(last, contradictory=frozenset({"train"}))
+    found = decide(History((doubted,)), ("train",), lambda _: Liveness.GONE, RetryPolicy(), lambda _: "step-9.pt")
+    assert found.state is State.FAILED, "markers that contradict each other are never continued"
     failed = look(last, commands=("train",)).outcome
     assert failed is not None
     assert failed.state is State.FAILED

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from assay.config.settings import load_settings
-from assay.follow.opening import find_address
+from assay.errors import InfrastructureError
+from assay.follow import opening
+from assay.follow.opening import find_address, open_index
 
 ADDRESS = "postgresql://host/team"
 
@@ -39,3 +41,21 @@ def test_every_settings_file_that_names_an_index_is_found(
     assert bool(find_address()) == (ADDRESS in text)
     monkeypatch.setenv("ASSAY_INDEX", "local")
     assert find_address() == ""
+
+
+def test_a_server_may_be_missing_for_a_while_but_not_the_plug_in_that_reads_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_words: object, **_options: object) -> None:
+        raise InfrastructureError("it is broken")
+
+    monkeypatch.setenv("ASSAY_INDEX", ADDRESS)
+    told: list[str] = []
+    monkeypatch.setattr(opening, "require_function", lambda *_words: fail)
+    open_index(tmp_path, told.append, is_needed=False).close()
+    assert told == ["it is broken; the runs are not in it until a later command reads them"]
+    with pytest.raises(InfrastructureError, match="it is broken"):
+        open_index(tmp_path)
+    monkeypatch.setattr(opening, "require_function", fail)
+    with pytest.raises(InfrastructureError, match="it is broken"):
+        open_index(tmp_path, told.append, is_needed=False)

@@ -85,6 +85,7 @@ def test_a_plug_in_that_cannot_report_is_named(
     cli: Cli, monkeypatch: pytest.MonkeyPatch, build: Callable[..., object], reason: str
 ) -> None:
     monkeypatch.setattr("assay.web.report_command.load_all", lambda _hook: [(Plugin("bad"), build)])
+    monkeypatch.setattr("assay.web.report_command.find_function", lambda _name: pytest.fail("fit is not a file"))
     result = cli("report", "fit", "-o", "-")
     assert (result.code, "<title>fit</title>" in result.out) == (0, True)
     assert f"warning: the plug-in bad cannot report fit: {reason}" in result.err

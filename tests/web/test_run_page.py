@@ -227,7 +227,9 @@ class TestCurves:
         assert text.count('data-sync="time"') == 1 + len(names) + text.count("metric=loss")
         assert "metric=epoch" not in text  # a counter has no chart
 
-    def test_what_has_no_times_or_is_not_there(self, timed: tuple[TestClient, Path]) -> None:
+    def test_what_has_no_times_or_is_not_there(
+        self, timed: tuple[TestClient, Path], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         client, _ = timed
         address = f"/api{PAGE}{GOOD}/curves"
         assert client.get(f"{address}?metric=loss&x=time").status_code == 400
@@ -235,6 +237,8 @@ class TestCurves:
             answer = client.get(f"{address}?{query}")
             assert answer.status_code == 404
             assert answer.json()["hint"]
+        monkeypatch.setattr(run_page, "_find_readings", lambda _path: pytest.fail("readings over steps"))
+        assert client.get(f"{address}?metric=loss").status_code == 200
 
 
 def test_every_attempt_of_a_command_the_curve_of_assay_plot_and_what_was_judged(tmp_path: Path) -> None:

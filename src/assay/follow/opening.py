@@ -23,12 +23,10 @@ def open_index(
     """Open the index of a root. `is_needed=False`: if a server cannot be used, warn and use an index in memory, since
     the run directories are what counts. `renew`: replace an index of another format on a server too."""
     index: Index
+    address = find_address()
+    open_shared = require_function("index.open_shared", "an index on a server") if address else None
     try:
-        if address := find_address():
-            open_shared = require_function("index.open_shared", "an index on a server")
-            index = open_shared(address, root, renew=renew)
-        else:
-            index = sqlite.open_index(root, warn)
+        index = open_shared(address, root, renew=renew) if open_shared else sqlite.open_index(root, warn)
     except InfrastructureError as error:
         if is_needed or not address:
             raise

@@ -450,7 +450,7 @@ def separate_colors(chosen: Mapping[str, int]) -> dict[str, int]:
 
 def _find_free(wanted: int, taken: set[int]) -> int:
     order = (dash + (wanted + step) % COLORS for dash in range(0, _LOOKS, COLORS) for step in range(COLORS))
-    return next((number for number in order if number not in taken), wanted % _LOOKS)
+    return wanted % _LOOKS if len(taken) == _LOOKS else next(number for number in order if number not in taken)
 
 
 def resample(lines: Sequence[Line], count: int) -> list[Line]:

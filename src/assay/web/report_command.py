@@ -62,11 +62,11 @@ def find_verdict(request: ReportRequest, console: Console) -> Document | None:
     if len(request.studies) > 1 or any(getattr(request, name) for name in choices):
         return None
     name = request.studies[0].rstrip("/") if request.studies else None
-    is_file, find = name is not None and os.path.isfile(name), find_function("report.find_kept")
+    find = find_function("report.find_kept") if (is_file := name is not None and os.path.isfile(name)) else None
     builders = load_all("reports")
     if is_file and find is None:
         raise UsageError(f"{name} is a file, and no plug-in that keeps verdicts in files is installed")
-    for location, rest in [find(name)] if is_file and find else _list_readings(name, request.root):
+    for location, rest in [find(name)] if find else _list_readings(name, request.root):
         for plugin, build in builders:
             try:
                 document = build(location, rest)

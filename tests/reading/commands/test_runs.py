@@ -191,6 +191,7 @@ def test_the_log_of_the_failed_command_the_last_one_or_the_one_asked_for(cli, be
     assert cli("logs", f"fit/{BAD}").out == (bench.root / "fit" / BAD / "train.log").read_text()
     assert cli("logs", f"fit/{GOOD}").out == "acc=0.7\n"
     assert cli("logs", GOOD, "-c", "train", "-n", "1").out == "step 3 loss 1.7 lr 0.1\n"
+    assert cli("logs", GOOD, "-c", "train", "-n", "0").out == ""
 
 
 def test_following_what_is_over_prints_it(cli) -> None:

@@ -390,7 +390,7 @@ def send_curves(request: Request) -> Response:
     reading, metric = query.get("reading", ""), query.get("metric", "")
     metric = metric or next(iter(choose_metrics(table, number)[0]), "")
     view = StudyView(metric=reading or metric, x=read_x(query.get("x", "")), zoom=query.get("zoom", ""))
-    readings = _find_readings(run_dir)
+    readings = _find_readings(run_dir) if reading or view.x == "time" else _Readings((), {})
     if reading:
         if reading not in readings.columns:
             raise NotFoundError("reading", reading, list(readings.columns))
