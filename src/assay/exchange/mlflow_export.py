@@ -33,6 +33,7 @@ from assay.record.index.base import RunRow
 from assay.record.received import describe_facts
 from assay.show.console import Console
 from assay.show.formatting import render_count
+from assay.system.files import list_names
 from assay.values import layout
 from assay.values.options import Request, argument, option, root_option, where_option
 from assay.values.secrets import hide_text
@@ -422,10 +423,7 @@ class _RunSender:
         """Return logs, files that describe the run, and requested files; no secrets, and none outside of the run."""
         if self.request.no_artifacts:
             return []
-        try:
-            present = os.listdir(self.dir)
-        except OSError:
-            return []
+        present = list_names(self.dir)
         found = {name for name in (*_RUN_FILES, *_FOREIGN_FILES) if name in present}
         if self.record is not None:
             spec = self.record.spec
