@@ -400,19 +400,17 @@ class _RunSender:
 
     def _name_all(self, kind: str, names: Iterable[str]) -> dict[str, str]:
         """Return a unique name that MLflow accepts for each of these names; none is a folder of another."""
-        given: dict[str, str] = {}
-        taken: set[str] = set()
+        given: dict[str, str] = {}  # the name in MLflow -> ours
         every = set(names)
         for name in sorted(every):
             clean = _clean_name(name, every)
             chosen, number = clean, 2
-            while chosen in taken:
+            while chosen in given:
                 chosen, number = f"{clean[: _MOST_NAME - 4]}_{number}", number + 1
-            taken.add(chosen)
-            given[name] = chosen
+            given[chosen] = name
             if chosen != name:
                 self._note(f"{kind} {name[:80]!r} is named {chosen[:80]!r} in MLflow")
-        return given
+        return {name: chosen for chosen, name in given.items()}
 
     def _note(self, text: str) -> None:
         self.notes[text] = None
