@@ -10,7 +10,6 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from assay import script
@@ -91,7 +90,13 @@ class _Logging:
 
 def _find_base(package: str) -> list[type]:
     with suppress(ModuleNotFoundError):
-        return [import_module(f"{package}.loggers").Logger]
+        if package == "pytorch_lightning":
+            from pytorch_lightning import loggers
+
+            return [loggers.Logger]
+        from lightning.pytorch import loggers as newer
+
+        return [newer.Logger]
     return []
 
 
