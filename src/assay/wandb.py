@@ -115,11 +115,7 @@ class _Values(MutableMapping[str, Any]):
         hint = did_you_mean(name, self._values)
         raise AttributeError(f"{name!r} is not set{f'; {hint}' if hint else ''}")
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        self[name] = value
-
-    def __delattr__(self, name: str) -> None:
-        del self[name]
+    __setattr__, __delattr__ = __setitem__, __delitem__
 
     def __repr__(self) -> str:
         return repr(self._values)

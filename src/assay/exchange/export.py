@@ -12,7 +12,6 @@ import itertools
 import json
 import math
 import os
-import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -336,8 +335,7 @@ def write_board_run(
         raise MissingExtraError("TensorBoard output", "tensorboard") from error
     try:
         os.makedirs(target, exist_ok=True)
-        aside = tempfile.mkdtemp(prefix=".tmp-", dir=target)
-        try:
+        with tempfile.TemporaryDirectory(prefix=".tmp-", dir=target, ignore_cleanup_errors=True) as aside:
             writer = SummaryWriter(aside)
             for summary in hparams(build_hparams(params), dict(last)):
                 writer.file_writer.add_summary(summary)
@@ -353,8 +351,6 @@ def write_board_run(
                     os.unlink(os.path.join(target, name))
             for name in os.listdir(aside):
                 rename(os.path.join(aside, name), os.path.join(target, name))
-        finally:
-            shutil.rmtree(aside, ignore_errors=True)
     except OSError as error:
         raise InfrastructureError(f"cannot write into {target!r}: {error.strerror}") from error
 

@@ -226,11 +226,9 @@ def _digest(text: str) -> str:
 
 
 def _read(path: str) -> str:
-    try:
-        with open(path, encoding="utf-8") as file:
-            return file.read()
-    except (OSError, UnicodeDecodeError):
-        return ""
+    with suppress(OSError, UnicodeDecodeError), open(path, encoding="utf-8") as file:
+        return file.read()
+    return ""
 
 
 def _render_outcome(run: ImportedRun) -> str:

@@ -33,6 +33,7 @@ from assay.record.index.base import RunRow
 from assay.record.received import describe_facts
 from assay.show.console import Console
 from assay.show.formatting import render_count
+from assay.system.files import list_names
 from assay.values import layout
 from assay.values.options import Request, argument, option, root_option, where_option
 from assay.values.secrets import hide_text
@@ -399,19 +400,17 @@ class _RunSender:
 
     def _name_all(self, kind: str, names: Iterable[str]) -> dict[str, str]:
         """Return a unique name that MLflow accepts for each of these names; none is a folder of another."""
-        given: dict[str, str] = {}
-        taken: set[str] = set()
+        given: dict[str, str] = {}  # the name in MLflow -> ours
         every = set(names)
         for name in sorted(every):
             clean = _clean_name(name, every)
             chosen, number = clean, 2
-            while chosen in taken:
+            while chosen in given:
                 chosen, number = f"{clean[: _MOST_NAME - 4]}_{number}", number + 1
-            taken.add(chosen)
-            given[name] = chosen
+            given[chosen] = name
             if chosen != name:
                 self._note(f"{kind} {name[:80]!r} is named {chosen[:80]!r} in MLflow")
-        return given
+        return {name: chosen for chosen, name in given.items()}
 
     def _note(self, text: str) -> None:
         self.notes[text] = None
@@ -422,10 +421,7 @@ class _RunSender:
         """Return logs, files that describe the run, and requested files; no secrets, and none outside of the run."""
         if self.request.no_artifacts:
             return []
-        try:
-            present = os.listdir(self.dir)
-        except OSError:
-            return []
+        present = list_names(self.dir)
         found = {name for name in (*_RUN_FILES, *_FOREIGN_FILES) if name in present}
         if self.record is not None:
             spec = self.record.spec

@@ -88,19 +88,9 @@ def _build_run(run: FoundRun, table: IndexTable, i: int) -> OutgoingFolder:
         for name, columns in table.metrics.items()
         if i < len(columns.count) and columns.count[i]
     }
-    facts = {
-        "uid": record.uid,
-        "id": row.id,
-        "state": str(row.state),
-        "attempt": row.attempt,
-        "code": record.code_hash,
-        "params": dict(row.params),
-        "title": row.title,
-        "tags": list(row.tags),
-        "received": row.received,
-        "stamp": row.stamp,
-        "metrics": metrics,
-    }
+    facts = {name: getattr(row, name) for name in ("id", "attempt", "title", "received", "stamp")}
+    facts |= {"state": str(row.state), "params": dict(row.params), "tags": list(row.tags), "metrics": metrics}
+    facts |= {"uid": record.uid, "code": record.code_hash}
     trees = tuple(sorted(name for name in os.listdir(run.dir) if manifests.CODE_TREE.fullmatch(name)))
     key = build_key(STUDIES, run.location.name, "runs", os.path.basename(run.dir))
     return OutgoingFolder(key, "run", run.key, run.dir, facts, trees, _is_private_to_run, keeps=True)

@@ -157,12 +157,10 @@ def _send(server: UploadServer, file: IO[bytes], sleep: Callable[[float], None],
 
 
 def _read_answer(server: UploadServer, body: bytes) -> dict[str, Any]:
-    try:
+    with suppress(ValueError, KeyError, TypeError):
         answer = parse_json(body)
         if all(isinstance(run, dict) for run in answer["runs"]) and isinstance(answer["link"], str):
             return {**answer, "link": clean(answer["link"])}
-    except (ValueError, KeyError, TypeError):
-        pass
     raise InfrastructureError(f"{server.name} is not an `assay serve`: its answer has no link")
 
 

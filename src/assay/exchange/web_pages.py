@@ -79,17 +79,10 @@ async def _save(request: Request, path: str) -> None:
 def _store_runs(request: Request, site: Site, path: str, aside: str) -> tuple[Sequence[StoredRun], Response]:
     stored = store_archive(path, aside, site.roots[0], LIMITS, find_sender(request))
     base = str(request.base_url).rstrip("/")
-    runs = [
-        {
-            "study": each.study,
-            "run": each.run,
-            "is_new": each.is_new,
-            "link": base + web.build_address("studies", each.study, "runs", each.run),
-        }
-        for each in stored
-    ]
+    links = [base + web.build_address("studies", each.study, "runs", each.run) for each in stored]
+    runs = [{**each._asdict(), "link": link} for each, link in zip(stored, links, strict=True)]
     studies = list(dict.fromkeys(each.study for each in stored))
-    link = runs[0]["link"] if len(runs) == 1 else base + web.build_address("studies", *studies[: len(studies) == 1])
+    link = links[0] if len(links) == 1 else base + web.build_address("studies", *studies[: len(studies) == 1])
     return stored, web.send({"runs": runs, "link": link}, 201 if any(each.is_new for each in stored) else 200)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import getpass
 import os
 import re
@@ -93,7 +92,10 @@ class Cloud:
             hint = f"use --accelerator_count={near}, or another kind of machine: --machine_type=TYPE"
             raise UsageError(f"an n1 machine has 1, 2, 4 or 8 accelerators, not {flags.accelerator_count}", hint)
         machine = flags.machine_type or f"n1-standard-{8 * max(flags.accelerator_count, 1)}"
-        with _packed_assay(self._tools.dry_run) as wheel:
+        with tempfile.TemporaryDirectory(prefix="assay-wheel-") as folder:
+            # packed before the machine is created, so that errors of packing cost nothing
+            shown = os.path.join(tempfile.gettempdir(), build_wheel_name())
+            wheel = shown if self._tools.dry_run else write_wheel(folder)
             try:
                 self._do("create", *self._build_machine_flags(machine))
                 self._wait_for_ssh()
@@ -238,16 +240,6 @@ class Cloud:
         words += [f"--zone={flags.zone}"] if flags.zone != DEFAULT_ZONE else []
         words += [f"--username={flags.username}"] if flags.username else []
         return shlex.join(words)
-
-
-@contextlib.contextmanager
-def _packed_assay(dry_run: bool) -> Iterator[str]:
-    """Pack Assay's wheel before the machine is created, so that errors of packing cost nothing."""
-    if dry_run:
-        yield os.path.join(tempfile.gettempdir(), build_wheel_name())
-        return
-    with tempfile.TemporaryDirectory(prefix="assay-wheel-") as folder:
-        yield write_wheel(folder)
 
 
 def _project_flags(flags: Parsed) -> list[str]:

@@ -165,11 +165,8 @@ def _copy_site_packages(setup: Setup, tools: Tools) -> None:
             tools.remark(f"{target} exists and is kept; remove it to have it copied again")
         elif tools.announce(f"copy {source} to {target}"):
             os.makedirs(os.path.dirname(target), exist_ok=True)
-            aside = tempfile.mkdtemp(dir=os.path.dirname(target), prefix=".")
-            try:
+            with tempfile.TemporaryDirectory(dir=os.path.dirname(target), prefix=".") as aside:
                 rename(shutil.copytree(source, os.path.join(aside, "copy"), symlinks=True), target)
-            finally:
-                shutil.rmtree(aside)
 
 
 def _create_drive(flags: Parsed, tools: Tools) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import tempfile
 from collections.abc import Callable, Sequence
 
@@ -80,15 +79,13 @@ def load_own_package(file: str) -> Package | None:
 
 def _clone(repo: GitRepo, path: str) -> None:
     """Clone into a temporary folder and rename it, so that an interrupted clone is not mistaken for a complete one."""
-    aside = tempfile.mkdtemp(prefix=".tmp-", dir=os.path.dirname(path))
-    try:
-        _git(None, "clone", "--quiet", "--", repo.url, os.path.join(aside, "clone"))
-        rename(os.path.join(aside, "clone"), path)
-    except GitError as error:
-        hint = "check the address, and that you may read it without being asked for a password"
-        raise _refuse(repo, "cloned", error, hint) from None
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix=".tmp-", dir=os.path.dirname(path), ignore_cleanup_errors=True) as aside:
+        try:
+            _git(None, "clone", "--quiet", "--", repo.url, os.path.join(aside, "clone"))
+            rename(os.path.join(aside, "clone"), path)
+        except GitError as error:
+            hint = "check the address, and that you may read it without being asked for a password"
+            raise _refuse(repo, "cloned", error, hint) from None
 
 
 def _check_origin(repo: GitRepo, path: str, use_cached: bool) -> None:
@@ -120,7 +117,7 @@ def _find_edits(path: str) -> str | None:
 
 
 def _list_changes(path: str) -> list[str]:
-    lines = _ask(path, "status", "--porcelain", "--untracked-files=all", strip=False).splitlines()
+    lines = _ask(path, "status", "--porcelain", "--untracked-files=all").splitlines()
     return [line for line in lines if not (line.startswith("?? ") and _COMPILED.search(line))]
 
 
@@ -231,8 +228,7 @@ def _git(folder: str | None, *arguments: str) -> str:
         raise GitError(hide_secrets(error.message), error.is_unreachable) from None
 
 
-def _ask(folder: str, *arguments: str, strip: bool = True) -> str:
-    """Return the output of git, or "" if it fails."""
+def _ask(folder: str, *arguments: str) -> str:
+    """Return the output of git, or "" if it fails. Spaces at its begin are the state of a file."""
     done = run_git(folder, *arguments, settings=_SETTINGS)
-    text = done.stdout if done.returncode == 0 else ""
-    return text.strip() if strip else text
+    return done.stdout.strip("\n") if done.returncode == 0 else ""

@@ -39,6 +39,7 @@ def build_summary(execution: BenchExecution, job: PerfzeroJob) -> Facts:
     framework = execution.framework  # the one that was really loaded; its name is empty if none is known
     named = {key: getattr(framework, key, "") for key in ("name", "version", "build_version")}
     libraries = {key: getattr(framework, key, "") or None for key in ("cuda", "cudnn")}
+    peaks = {key: getattr(execution.peaks, key) for key in ("max_rss", "max_vms", "max_cpu_percent")}
     summary = {
         "execution_id": execution.execution_id,
         "execution_timestamp": execution.started_at or execution.ended_at or 0.0,
@@ -47,12 +48,7 @@ def build_summary(execution: BenchExecution, job: PerfzeroJob) -> Facts:
         "setup_info": {},
         "ml_framework_info": {**named, **_known({"build_label": job.build_label, **libraries})},
         "system_info": _build_system(execution, job),
-        "process_info": {
-            "max_rss": execution.peaks.max_rss,
-            "max_vms": execution.peaks.max_vms,
-            "max_cpu_percent": execution.peaks.max_cpu_percent,
-            **_known({"max_gpu_memory": execution.peaks.gpu_memory_bytes}),
-        },
+        "process_info": peaks | _known({"max_gpu_memory": execution.peaks.gpu_memory_bytes}),
     }
     found: Facts = to_json(summary)
     return found

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -150,9 +149,8 @@ def google_key(url: str | None) -> Iterator[None]:
     if url is None:
         yield
         return
-    folder = tempfile.mkdtemp(prefix="assay-key-")  # mode 0700
-    before = os.environ.get(VARIABLE)
-    try:
+    before = {VARIABLE: os.environ[VARIABLE]} if VARIABLE in os.environ else {}
+    with tempfile.TemporaryDirectory(prefix="assay-key-", ignore_cleanup_errors=True) as folder:  # mode 0700
         path = os.path.join(folder, "key.json")
         fetch(url, path, decompress=False)
         is_key = False
@@ -162,13 +160,11 @@ def google_key(url: str | None) -> Iterator[None]:
             raise InfrastructureError(f"--gcloud_key_file_url: what {url.partition('?')[0]} gives is not a key file")
         os.chmod(path, 0o600)
         os.environ[VARIABLE] = path
-        yield
-    finally:
-        if before is None:
+        try:
+            yield
+        finally:
             os.environ.pop(VARIABLE, None)
-        else:
-            os.environ[VARIABLE] = before
-        shutil.rmtree(folder, ignore_errors=True)
+            os.environ.update(before)
 
 
 # ---------------------------------------------------------------- the user's own functions

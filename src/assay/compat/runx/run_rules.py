@@ -204,10 +204,7 @@ def _set_path(location: StudyLocation, number: int) -> str:
 
 
 def _list_numbers(location: StudyLocation) -> list[int]:
-    try:
-        names = os.listdir(os.path.join(location.dir, layout.STUDY_META_DIR))
-    except OSError:
-        return []
+    names = list_names(os.path.join(location.dir, layout.STUDY_META_DIR))
     return sorted(int(match[1]) for name in names if (match := re.fullmatch(_SET_FILE, name)))
 
 

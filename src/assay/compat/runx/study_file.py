@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from difflib import SequenceMatcher
 from typing import Literal
 
@@ -208,28 +208,30 @@ class _Reader:
             hint = self._near("HPARAMS") or _HPARAMS_HINT
             self._problems.add("there are no HPARAMS", "", self._document.position, hint)
             return ()
-        if entry.node.kind == "sequence":
-            return self._inherited(entry)
         if entry.node.is_null:
             return (Sweep({}, position=entry.position),)
-        if entry.node.kind != "mapping":
+        if entry.node.kind == "mapping":
+            sweeps = [self._sweep(entry.node.items(), entry.key, entry.node.position)]
+        elif entry.node.kind == "sequence":
+            sweeps = [*self._inherited(entry)]
+        else:
             self._fields.refuse(entry.node, entry.key, "a mapping, or a list of mappings", _HPARAMS_HINT)
             return ()
-        return self._leave_out_skipped([self._sweep(entry.node.items(), entry.key, entry.node.position)], entry)
+        if sweeps and not any(sweeps):
+            hint = f"remove a {SKIP}, or add an item that is not skipped"
+            self._problems.add("every item is skipped: there is nothing to run", entry.key, entry.position, hint)
+        return tuple(sweep for sweep in sweeps if sweep is not None)
 
-    def _inherited(self, entry: Item) -> tuple[Sweep, ...]:
+    def _inherited(self, entry: Item) -> Iterator[Sweep | None]:
         """Parse a list of grids. Each item inherits from the first, except RUNX.SKIP: a skipped first is a template."""
         items = self._fields.elements(entry.node, entry.key, "a list of mappings")
         first = {inherited.key: inherited for inherited in items[0].items() if inherited.key != SKIP} if items else {}
-        sweeps = []
         for index, item in enumerate(items):
             key = f"{entry.key}[{index}]"
-            if item.kind != "mapping":
+            if item.kind == "mapping":
+                yield self._sweep((first | {own.key: own for own in item.items()}).values(), key, item.position)
+            else:
                 self._fields.refuse(item, key, "a mapping of parameters")
-                continue
-            merged = first | {own.key: own for own in item.items()}
-            sweeps.append(self._sweep(merged.values(), key, item.position))
-        return self._leave_out_skipped(sweeps, entry)
 
     def _sweep(self, entries: Iterable[Item], key: str, position: Position) -> Sweep | None:
         """Parse one grid, or return None if RUNX.SKIP leaves it out."""
@@ -254,12 +256,6 @@ class _Reader:
         axis = build_axis(node, key, self._problems)
         values = (v.replace("\n", " ").strip() if isinstance(v, str) and "\n" in v else v for v in axis.values)
         return Choices(tuple(values), axis.position)
-
-    def _leave_out_skipped(self, sweeps: Sequence[Sweep | None], entry: Item) -> tuple[Sweep, ...]:
-        if sweeps and not any(sweeps):
-            hint = f"remove a {SKIP}, or add an item that is not skipped"
-            self._problems.add("every item is skipped: there is nothing to run", entry.key, entry.position, hint)
-        return tuple(sweep for sweep in sweeps if sweep is not None)
 
     def _near(self, key: str) -> str | None:
         """Return a hint if an unknown key of the file is probably a misspelling of this one."""

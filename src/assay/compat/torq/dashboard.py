@@ -11,6 +11,7 @@ import time
 import uuid
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlsplit
 
@@ -115,52 +116,45 @@ def send_session(
 ) -> str:
     """Send the archive and return the number that the dashboard gave it. Try again if the server does not answer or
     reports an error of its own, within the time limit for one answer."""
-    problem, deadline = "", time.monotonic() + TIMEOUT_S
-    for attempt in range(_ATTEMPTS):
-        left = deadline - time.monotonic()
-        if attempt:
-            if left < 2.0 * 2.0**attempt:
-                break
-            sleep(2.0**attempt)
-        try:
-            return _send(server, archive, token, max(1.0, deadline - time.monotonic()))
-        except (_RefusedError, NotHttpError) as error:
-            problem = str(error)
-            break
-        except OSError as error:
-            problem = str(error) or type(error).__name__
-    name = urlsplit(server).netloc.rpartition("@")[2]
-    raise InfrastructureError(f"the results could not be sent to {name}: {clean(problem)}")
-
-
-class _RefusedError(Exception):
-    """The server refused the session; trying again would not help."""
-
-
-def _send(server: str, archive: bytes, token: str | None, limit_s: float) -> str:
     boundary = uuid.uuid4().hex
     headers = {"Content-Type": f"multipart/form-data; boundary={boundary}"}
+    headers |= {"Authorization": f"Bearer {token}"} if token else {}
     head = (
         f'--{boundary}\r\nContent-Disposition: form-data; name="file"; filename="bundle.zip"\r\n'
         "Content-Type: application/zip\r\n\r\n"
     )
     body = head.encode() + archive + f"\r\n--{boundary}--\r\n".encode()
-    if token:
-        headers["Authorization"] = f"Bearer {token}"
-    status, answer = post(server + _UPLOAD, body, headers, limit_s)
-    if status // 100 == 2:
+    problem, deadline = "", time.monotonic() + TIMEOUT_S
+    for attempt in range(_ATTEMPTS):
+        if attempt:
+            if deadline - time.monotonic() < 2.0 * 2.0**attempt:
+                break
+            sleep(2.0**attempt)
         try:
-            number = parse_json(answer)["id"]
-        except (ValueError, KeyError, TypeError):
-            number = None
-        if isinstance(number, str | int) and str(number):
-            return quote(str(number)[:_MOST_SAID], safe="~")  # for an address
-        raise _RefusedError(f"its answer has no number of the session: {answer.decode(errors='replace')[:_MOST_SAID]}")
-    reason = http.client.responses.get(status, "")
-    said = f"{status} {reason}: {answer.decode(errors='replace')[:_MOST_SAID]}".rstrip(": \n")
-    if status >= 500:
-        raise OSError(said)
-    raise _RefusedError(said)
+            status, answer = post(server + _UPLOAD, body, headers, max(1.0, deadline - time.monotonic()))
+        except OSError as error:
+            problem = str(error) or type(error).__name__
+            if isinstance(error, NotHttpError):
+                break
+            continue
+        said = answer.decode(errors="replace")[:_MOST_SAID]
+        if status // 100 == 2:
+            if number := _find_number(answer):
+                return quote(number[:_MOST_SAID], safe="~")  # for an address
+            problem = f"its answer has no number of the session: {said}"
+            break
+        problem = f"{status} {http.client.responses.get(status, '')}: {said}".rstrip(": \n")
+        if status < 500:
+            break
+    name = urlsplit(server).netloc.rpartition("@")[2]
+    raise InfrastructureError(f"the results could not be sent to {name}: {clean(problem)}")
+
+
+def _find_number(answer: bytes) -> str:
+    with suppress(ValueError, KeyError, TypeError):
+        number = parse_json(answer)["id"]
+        return str(number) if isinstance(number, str | int) else ""
+    return ""
 
 
 # ---------------------------------------------------------------- a session as an archive
@@ -169,20 +163,17 @@ def _send(server: str, archive: bytes, token: str | None, limit_s: float) -> str
 MANIFEST = "test_session.json"
 _LOGS, _PROFILES = "failure_logs", "profiles"
 _UNITS = {"compilation_time": "s", "e2e_inference_time": "s"}
+FileNames = tuple[str | None, str | None]  # of a test's log and profile in the archive; None: there is none
 _MOST_LENGTH = 150  # of a file's name: programs that unpack have limits
 
 
 def build_archive(session: ResultSession) -> bytes:
     """Build the archive in memory: logs are short texts, and profiles have a few megabytes at most."""
     buffer = io.BytesIO()
-    names = {}
-    for index, result in enumerate(session.results):  # as portable names of files; the number keeps them distinct
-        plain = re.sub(r"[^\w.+-]+", "_", result.nodeid).strip("_")[-_MOST_LENGTH:]
-        names[result.nodeid] = f"{index:04d}-{plain}"
+    files = [_name_files(result, index) for index, result in enumerate(session.results)]
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr(MANIFEST, json.dumps(build_manifest(session, names), indent=1))
-        for result in session.results:
-            log, profile = _name_files(result, names[result.nodeid])
+        archive.writestr(MANIFEST, json.dumps(build_manifest(session, files), indent=1))
+        for result, (log, profile) in zip(session.results, files, strict=True):
             if log:
                 archive.writestr(log, result.failure)
             if result.profile and profile:
@@ -190,26 +181,27 @@ def build_archive(session: ResultSession) -> bytes:
     return buffer.getvalue()
 
 
-def build_manifest(session: ResultSession, names: Mapping[str, str]) -> dict[str, Any]:
+def build_manifest(session: ResultSession, files: Sequence[FileNames]) -> dict[str, Any]:
     measured = dict.fromkeys(name for result in session.results for name in result.facts.get("measurements", ()))
     return {
         **session.facts,
         "metrics": [{"name": name, "unit": _UNITS.get(name, "")} for name in measured],
-        "test_runs": [_build_run(result, names[result.nodeid]) for result in session.results],
+        "test_runs": list(map(_build_run, session.results, files)),
     }
 
 
-def _build_run(result: CaseResult, name: str) -> dict[str, Any]:
+def _build_run(result: CaseResult, files: FileNames) -> dict[str, Any]:
     """Build the fields of a test without unknown ones, for which the dashboard has defaults."""
     module, _, test = result.nodeid.partition("::")
     match = re.fullmatch(r"(.*?)\[(.*)\]", test, re.DOTALL)
     title, parameters = (match[1], match[2]) if match else (test, "")
-    files = dict(zip(("failure_log_file", "profiling_file"), _name_files(result, name), strict=True))
-    known = {key: value for key, value in {**result.facts, **files}.items() if value}
+    named = dict(zip(("failure_log_file", "profiling_file"), files, strict=True))
+    known = {key: value for key, value in {**result.facts, **named}.items() if value}
     return {"module": module, "name": title, "parameters": parameters, **known}
 
 
-def _name_files(result: CaseResult, name: str) -> tuple[str | None, str | None]:
-    """Return the names of the test's log and profile in the archive, or None for each that is missing."""
+def _name_files(result: CaseResult, index: int) -> FileNames:
+    """Return portable names of the test's log and profile in the archive, which the number keeps distinct."""
+    name = f"{index:04d}-" + re.sub(r"[^\w.+-]+", "_", result.nodeid).strip("_")[-_MOST_LENGTH:]
     log = f"{_LOGS}/{name}.log" if result.failure else None
     return log, f"{_PROFILES}/{name}{os.path.splitext(result.profile)[1]}" if result.profile else None

@@ -6,7 +6,7 @@ import math
 import re
 from array import array
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from typing import IO, Any, NoReturn
 
@@ -101,10 +101,8 @@ def parse_value(text: str) -> Any:
     if plain.lower() in _WORDS:
         return _WORDS[plain.lower()]
     if plain[:1] in ("[", "{"):
-        try:
+        with suppress(ValueError):
             return parse_json(plain)
-        except ValueError:
-            return text
     return text
 
 

@@ -155,8 +155,8 @@ class _Journal:
 
 
 def _build_run(study: _Study, trial: _Trial) -> ImportedRun:
-    names, directions = _name_objectives(study), _name_directions(study)
-
+    directions: list[Direction] = ["min" if each == 1 else "max" for each in study.directions]
+    names = _name_objectives(study, directions)
     texts = {name: value for name, value in trial.user_attrs.items() if not _is_number(value)}
     values = dict(zip(names, trial.values or [], strict=False))
     values |= {n: float(value) for n, value in trial.user_attrs.items() if _is_number(value) and n not in values}
@@ -183,22 +183,17 @@ def _build_run(study: _Study, trial: _Trial) -> ImportedRun:
     )
 
 
-def _name_objectives(study: _Study) -> list[str]:
+def _name_objectives(study: _Study, directions: list[Direction]) -> list[str]:
     """Return a name for each objective, with `_loss` or `_score` added if the name suggests the other direction."""
-    count = len(study.directions)
+    count = len(directions)
     names = study.system_attrs.get(_NAMES_KEY)
     if not isinstance(names, list) or len(names) != count:
         names = ["objective"] if count == 1 else [f"objective_{index}" for index in range(count)]
-    wanted = _name_directions(study)
     endings = {"min": "_loss", "max": "_score"}
     return [
         str(name) if direction_of(str(name)) == way else str(name) + endings[way]
-        for name, way in zip(names, wanted, strict=True)
+        for name, way in zip(names, directions, strict=True)
     ]
-
-
-def _name_directions(study: _Study) -> list[Direction]:
-    return ["min" if each == 1 else "max" for each in study.directions]
 
 
 def _is_number(value: Any) -> bool:

@@ -161,15 +161,8 @@ def parse(text: bytes, where: str, again: str) -> FolderManifest:
         links = {str(name): _check_text(target) for name, target in content["links"].items()}
         trees = {str(name): _check_text(sha, _DIGEST) for name, sha in content.get("trees", {}).items()}
         empty = tuple(map(_check_text, content.get("empty", ())))
-        return FolderManifest(
-            _check_text(content["kind"]),
-            _check_text(content["name"]),
-            dict(content["facts"]),
-            files,
-            links,
-            trees,
-            empty,
-        )
+        kind, folder = (_check_text(content[field]) for field in ("kind", "name"))
+        return FolderManifest(kind, folder, dict(content["facts"]), files, links, trees, empty)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise FormatError(f"{where} is damaged: {_describe(error)}", again) from error
 

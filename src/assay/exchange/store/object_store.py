@@ -129,22 +129,15 @@ class ObjectRemote:
         self._whole = {"max_concurrency": 1} if self._extra == "s3" and hasattr(self._store, "max_concurrency") else {}
 
     def read(self, key: str) -> bytes | None:
-        with self._asking():
-            try:
-                return bytes(self._store.cat_file(self._path(key), **self._whole))
-            except FileNotFoundError:
-                return None
+        content = self._call("cat_file", self._path(key), **self._whole)
+        return None if content is None else bytes(content)
 
     def find(self, prefix: str) -> list[str]:
-        with self._asking():
-            try:
-                found = self._store.find(self._path(prefix))
-            except FileNotFoundError:
-                return []
+        found = self._call("find", self._path(prefix)) or ()
         return sorted(name[len(self._base) + 1 :] for name in found if name.startswith(self._path(prefix) + "/"))
 
     def stat(self, key: str) -> tuple[int, str | None] | None:
-        info = self._ask_info(key)
+        info = self._call("info", self._path(key))
         return (int(info["size"]), _find_md5(info)) if info is not None and info["type"] == "file" else None
 
     def digest(self, key: str) -> str:
@@ -163,7 +156,8 @@ class ObjectRemote:
         return None
 
     def replace(self, content: bytes, key: str, before: bytes | None) -> bool:
-        info = self._ask_info(key)  # before reading: the store refuses the write if the object changes after it
+        # before reading: the store refuses the write if the object changes after it
+        info = self._call("info", self._path(key))
         if self.read(key) != before:
             return False
         with self._asking():
@@ -179,20 +173,15 @@ class ObjectRemote:
         return True
 
     def bring(self, key: str, path: str) -> bool:
-        with self._asking():
-            try:
-                self._store.get_file(self._path(key), path)
-            except FileNotFoundError:
-                return False
-        return True
+        return self._call("get_file", self._path(key), path, absent=False) is not False
 
-    def _ask_info(self, key: str) -> Mapping[str, Any] | None:
+    def _call(self, method: str, *arguments: str, absent: Any = None, **options: Any) -> Any:
+        """Call a method of the store, and return `absent` if there is no such object."""
         with self._asking():
             try:
-                found: Mapping[str, Any] = self._store.info(self._path(key))
+                return getattr(self._store, method)(*arguments, **options)
             except FileNotFoundError:
-                return None
-        return found
+                return absent
 
     def _build_condition(self, info: Mapping[str, Any] | None) -> dict[str, Any]:
         """Return the condition of a write. gcsfs can only require that there is no object yet."""

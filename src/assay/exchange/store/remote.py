@@ -7,13 +7,13 @@ import os
 import shlex
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Protocol
 
 from assay.errors import FormatError, InfrastructureError, UsageError
 from assay.exchange.store import object_store
 from assay.exchange.store.transfer import FILE, STORES, parse_local, parse_scheme
-from assay.system.files import TEMPORARY_SUFFIX, rename
+from assay.system.files import TEMPORARY_SUFFIX, replacing
 from assay.system.locks import hold_file
 from assay.values.notify import Notify, ignore
 
@@ -106,19 +106,14 @@ class FolderRemote:
 
     def send(self, content: bytes | str, key: str) -> str | None:
         path = self._path(key)
-        aside = f"{path}.{os.urandom(4).hex()}{TEMPORARY_SUFFIX}"
         with self._reporting():
             os.makedirs(os.path.dirname(path), exist_ok=True)
-            try:
+            with replacing(path) as aside:
                 if isinstance(content, bytes):
                     with open(aside, "xb") as file:
                         file.write(content)
                 else:
                     shutil.copyfile(content, aside)
-                rename(aside, path)
-            finally:
-                with suppress(FileNotFoundError):
-                    os.unlink(aside)
         return None  # a disk reports no checksum, so the caller reads the file back
 
     def bring(self, key: str, path: str) -> bool:

@@ -24,8 +24,6 @@ FILE = "file"
 WEB = ("http", "https")
 STORES = ("gs", "s3", "az", "abfs", "abfss")
 
-Identity = tuple[int, int]
-
 
 # ---------------------------------------------------------------- addresses
 
@@ -96,12 +94,10 @@ def digest_address(url: str) -> str:
 
 def load_notes(part: str, url: str) -> Mapping[str, Any]:
     """Load the notes on a partial download, or {} if it is of another or an unknown address."""
-    try:
-        with open(f"{part}.json", encoding="utf-8") as file:
-            notes = parse_json(file.read())
+    with suppress(OSError, ValueError, KeyError, TypeError), open(f"{part}.json", encoding="utf-8") as file:
+        notes = parse_json(file.read())
         return dict(notes) if notes["address"] == digest_address(url) else {}
-    except (OSError, ValueError, KeyError, TypeError):
-        return {}
+    return {}
 
 
 def write_notes(part: str, url: str, facts: Mapping[str, Any]) -> None:
@@ -132,14 +128,10 @@ class FolderListing:
     folders: list[str] = field(default_factory=list)  # relative paths, each after its parent
 
 
-def load_listing(folder: str) -> FolderListing:
-    """List a folder. Raise UsageError for broken links, links that form a loop, pipes and devices."""
-    listing = FolderListing()
-    _list(folder, "", (_identify(os.stat(folder)),), listing)
-    return listing
-
-
-def _list(folder: str, prefix: str, above: tuple[Identity, ...], listing: FolderListing) -> None:
+def load_listing(folder: str, prefix: str = "", above: Sequence[os.stat_result] = ()) -> FolderListing:
+    """List a folder. Raise UsageError for broken links, links that form a loop, pipes and devices. For a folder inside
+    of it: `prefix` is the begin of its names, `above` are the folders that it is in."""
+    listing, above = FolderListing(), (*above, os.stat(folder))
     for name in sorted(os.listdir(folder)):
         path = os.path.join(folder, name)
         try:
@@ -147,18 +139,17 @@ def _list(folder: str, prefix: str, above: tuple[Identity, ...], listing: Folder
         except (FileNotFoundError, PermissionError) as error:
             raise UsageError(f"{path} cannot be read: {error.strerror}") from None
         if stat.S_ISDIR(status.st_mode):
-            if _identify(status) in above:
+            if any(os.path.samestat(status, each) for each in above):
                 raise UsageError(f"{path} is a link to a folder that it is in", "remove it: it forms a loop")
             listing.folders.append(prefix + name)
-            _list(path, f"{prefix}{name}/", (*above, _identify(status)), listing)
+            inner = load_listing(path, f"{prefix}{name}/", above)
+            listing.files += inner.files
+            listing.folders += inner.folders
         elif stat.S_ISREG(status.st_mode):
             listing.files.append(DataFile(prefix + name, path, status.st_size))
         else:
             raise UsageError(f"{path} is neither a file nor a folder")
-
-
-def _identify(status: os.stat_result) -> Identity:
-    return status.st_dev, status.st_ino
+    return listing
 
 
 def copy_data(source: str, target: str) -> None:
