@@ -9,18 +9,21 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from tests.bench.flow.conftest import Finished
 from tests.bench_samples import execution as build_execution
 from tests.bench_samples import request
 
+from assay.bench.flow import observer
 from assay.bench.flow.run import run_benchmarks
 from assay.bench.records import POINTS_FILE, load_execution, write_points
 from assay.bench.report.executions import build_run_document
 from assay.bench.values.execution import BenchMethod, BenchReport, BenchResult
 from assay.errors import ExitCode
 from assay.launch.sweep import RunHooks
+from assay.show.console import Console
 from assay.show.terminal_report import render_terminal
 from assay.system.processes import process_start
 
@@ -51,6 +54,25 @@ def test_load_of_others_contaminates_and_can_be_refused(lab: Path) -> None:
         assert execution.machine.foreign_cpu_before is not None
         assert execution.machine.foreign_cpu_before > limit
     assert report.exit_code is ExitCode.INCONCLUSIVE
+
+
+def test_the_load_before_a_run_counts_from_the_last_run_of_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loop may look between two runs. While it waits for runs of others, their load does not count."""
+    calls: list[str] = []
+    load = SimpleNamespace(mark=lambda: calls.append("mark"), forget=lambda: calls.append("forget"))
+    monkeypatch.setattr(observer, "ForeignLoad", lambda _cpus: load)
+    observed = observer.BenchObserver(request("true"), {"a": None}, lambda *_: None, Console())
+    observed.inner = SimpleNamespace(tick=lambda *_: None, started=lambda *_: None)
+    entry = SimpleNamespace(dir=str(tmp_path), spec=SimpleNamespace(name="a"), handle=None)
+    for _ in range(2):
+        observed.tick([], 0.0)
+        observed.started(entry)
+    assert calls == ["mark", "mark"]
+    for _ in range(3):
+        observed.tick([], 0.0)
+    assert calls[2:] == ["forget", "mark"] * 2
 
 
 @pytest.mark.usefixtures("in_process")

@@ -113,7 +113,9 @@ def test_a_dry_run_does_nothing_and_needs_no_gcloud(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     before = walk(tmp_path)
-    result = call(command, "--dry-run")
+    with monkeypatch.context() as watched:
+        watched.setattr(cloud.tempfile, "mkdtemp", lambda *_, **__: pytest.fail("a folder"))
+        result = call(command, "--dry-run")
     assert (result.code, result.err) == (0, "")
     assert result.out.startswith("gcloud compute instances ")
     assert tools.calls == []

@@ -39,6 +39,7 @@ class BenchObserver:
     _devices: Devices = field(default_factory=Devices)
     _environments: dict[str, Environment] = field(default_factory=dict)
     _live: dict[str, tuple[MachineWatch, JobHandle | None]] = field(default_factory=dict)
+    _is_idle: bool = False  # whether nothing was running at the last tick
     _outlook: ForeignLoad = field(default_factory=lambda: ForeignLoad(os.cpu_count() or 1))
 
     def around(self, inner: Observer) -> BenchObserver:
@@ -71,13 +72,15 @@ class BenchObserver:
         gpus = tuple(int(part) for part in slot.split(",") if part.strip().isdecimal())
         watch = MachineWatch(entry.dir, job, tag, environment, self._devices, gpus, before)
         self._live[entry.dir] = watch, handle
+        self._is_idle = False
         self.inner.started(entry)
 
     def tick(self, running: Sequence[Entry], now: float) -> None:
         self.inner.tick(running, now)
-        if not running:  # the supervisor waits for runs to end, which does not disturb this one
+        if self._is_idle and not running:  # the supervisor waits for runs of others, which do not disturb ours
             self._outlook.forget()
             self._outlook.mark()
+        self._is_idle = not running  # the first time it may be between two runs
         for entry in running:
             if entry.dir in self._live:
                 self._live[entry.dir][0].tick(now)

@@ -10,6 +10,7 @@ import shlex
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from typing import Any, NoReturn
 
@@ -92,10 +93,12 @@ class Cloud:
             hint = f"use --accelerator_count={near}, or another kind of machine: --machine_type=TYPE"
             raise UsageError(f"an n1 machine has 1, 2, 4 or 8 accelerators, not {flags.accelerator_count}", hint)
         machine = flags.machine_type or f"n1-standard-{8 * max(flags.accelerator_count, 1)}"
-        with tempfile.TemporaryDirectory(prefix="assay-wheel-") as folder:
+        with ExitStack() as stack:
             # packed before the machine is created, so that errors of packing cost nothing
-            shown = os.path.join(tempfile.gettempdir(), build_wheel_name())
-            wheel = shown if self._tools.dry_run else write_wheel(folder)
+            if self._tools.dry_run:
+                wheel = os.path.join(tempfile.gettempdir(), build_wheel_name())
+            else:
+                wheel = write_wheel(stack.enter_context(tempfile.TemporaryDirectory(prefix="assay-wheel-")))
             try:
                 self._do("create", *self._build_machine_flags(machine))
                 self._wait_for_ssh()
