@@ -432,7 +432,6 @@ def test_commits_of_a_change(tmp_path: Path) -> None:
     for folder, is_used in ((tmp_path / "code", True), (roots[1] / "code", False)):
         if not is_used:
             (tmp_path / "code").rename(folder)
-        record = json.loads(first.read_text())
-        first.write_text(json.dumps(record | {"workdir": str(folder)}))
+        first.write_text(json.dumps(json.loads(first.read_text()) | {"workdir": str(folder)}))
         with open_client(roots[1]) as client:
             assert ("&lt;b&gt;three" in client.get(HISTORY).text) == is_used
