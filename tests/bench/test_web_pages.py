@@ -41,10 +41,8 @@ def _named(each: BenchExecution, method: str, **fields: Any) -> BenchExecution:
     return replace(each, method=method, result=replace(each.result, name=method), **fields)
 
 
-@pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def build(root: Path) -> Path:
     """`m.C.f` became worse at e0012; `m.C.same` did not change; of a third one there is a single execution."""
-    root = tmp_path_factory.mktemp("benchmarks")
     found = history(STEP)
     found += [_named(execution(100 + n, 5.0 + 0.01 * (n % 4)), "m.C.same") for n in range(20)]
     found += [_named(execution(200, 1.0), HOSTILE)]
@@ -52,6 +50,11 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     found += [_named(execution(400 + n, 2.0, setup={"cpu_model": f"cpu{n % 2}"}), "m.C.moved") for n in range(12)]
     write_archive(root, found)
     return root
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(tmp_path_factory.mktemp("benchmarks"))
 
 
 @pytest.fixture(scope="module")

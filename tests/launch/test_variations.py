@@ -117,7 +117,7 @@ def test_bad_changes_are_refused(fit: Bench, cli: Cli) -> None:
         (("epochs=6", "-c", "run"), "-c chooses commands"),
         (("--from", "nothing"), "checkpoint"),
     ]:
-        result = cli("rerun", "fit/lr=0.1", *arguments).ended(2, text)
+        cli("rerun", "fit/lr=0.1", *arguments).ended(2, text)
     cli("rerun", "fit/nothing", "epochs=6").ended(2)
     assert names(fit) == before
 
