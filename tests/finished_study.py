@@ -46,9 +46,26 @@ GOOD, BAD = "lr=0.1,n=7", "lr=0.5,n=7"
 
 
 class Result(NamedTuple):
+    """The result of a call of the program."""
+
     code: int
     out: str
     err: str
+
+    @property
+    def lines(self) -> list[str]:
+        return self.out.splitlines()
+
+    def ended(self, code: int, *said: str) -> Result:
+        """Itself, after a look at the exit code and at texts on stderr."""
+        assert self.code == code, self
+        assert [text for text in said if text not in self.err] == [], self.err
+        return self
+
+    def printed(self, *texts: str) -> Result:
+        """Itself, after a look at texts on stdout."""
+        assert [text for text in texts if text not in self.out] == [], self.out
+        return self
 
 
 def fork_assay(arguments: Sequence[str], folder: Path, env: Mapping[str, str], out: int, err: int) -> ForkedProcess:

@@ -63,8 +63,7 @@ def name_of(path: Path) -> str:
 
 
 def broken_links(path: Path) -> list[str]:
-    text = path.read_text(encoding="utf-8")
-    prose = INLINE.sub("", FENCE.sub("", text))
+    prose = INLINE.sub("", FENCE.sub("", path.read_text(encoding="utf-8")))
     targets = [match[1] or match[2] for match in LINK.finditer(prose)]
     return [target for target in targets if not is_outside(target) and not resolves(path, target)]
 

@@ -306,8 +306,7 @@ def test_the_same_runs_as_the_saved_file_gives(entered_bench: Bench) -> None:
     handle = study.run(slots=2)
     assert set(handle.wait().states.values()) == {"done"}
     study.save(entered_bench.folder / "saved.yml")
-    shown = entered_bench.assay("run", "saved.yml", "--dry-run", "--json")
-    rows = json.loads(shown.stdout)
+    rows = json.loads(entered_bench.assay("run", "saved.yml", "--dry-run", "--json").stdout)
     assert [(row["name"], row["id"], row["dir"], row["left"]) for row in rows] == [
         (run.name, run.id, run.dir, []) for run in planned.runs
     ]

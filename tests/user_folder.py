@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import pytest
-from tests.finished_study import Program, until
+from tests.finished_study import Program, Result, until
 
 from assay.cli.main import run
 
@@ -71,19 +71,6 @@ esac
 """
 
 
-@dataclass(frozen=True)
-class Said:
-    """The result of a call of the program."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def lines(self) -> list[str]:
-        return self.out.splitlines()
-
-
 @dataclass
 class UserFolder:
     folder: Path
@@ -121,16 +108,16 @@ class UserFolder:
 
     # ------------------------------------------------------------ the program
 
-    def assay(self, *arguments: str, code: int | None = None) -> Said:
+    def assay(self, *arguments: str, code: int | None = None) -> Result:
         """Call the program in this process, as `assay …` without the time to start Python; `code` is what it returns."""
         self.capture.readouterr()
-        said = Said(run(arguments), *self.capture.readouterr())
+        said = Result(run(arguments), *self.capture.readouterr())
         assert "bug in Assay" not in said.err, said.err
         assert "Traceback (most" not in said.err, said.err
         assert code in (None, said.code), said.err
         return said
 
-    def well(self, *arguments: str) -> Said:
+    def well(self, *arguments: str) -> Result:
         return self.assay(*arguments, code=0)
 
     @contextmanager

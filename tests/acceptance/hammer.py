@@ -246,8 +246,7 @@ class Hammer:
         if self.reader is not None:
             assert self.reader.wait(PATIENCE_S) in (0, -signal.SIGKILL), self.shop.words(self.reader)
         for supervisor in self.supervisors:
-            code = supervisor.wait(PATIENCE_S * 2)
-            assert code in (0, 1), self.shop.words(supervisor)
+            assert supervisor.wait(PATIENCE_S * 2) in (0, 1), self.shop.words(supervisor)
         self.supervisors = []
         ended = self.shop.run("--plain", "--slots", f"cpu:{self.slots}", file=self.file)
         assert ended.code in (0, 1), ended.err
@@ -285,8 +284,7 @@ class Hammer:
         return problems
 
     def _list(self) -> list[dict[str, Any]]:
-        said = self.shop.call("ls", self.name, "--root", str(self.shop.root), "--json").out
-        return json.loads(said)
+        return json.loads(self.shop.call("ls", self.name, "--root", str(self.shop.root), "--json").out)
 
     def _load_points(self) -> dict[tuple[str, str], list[tuple[float, float]]]:
         """Run and metric -> step and value of every point, in the order stored."""

@@ -11,8 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.finished_study import Result
 from tests.fork_server import call_shell
-from tests.user_folder import Said, UserFolder, open_user_folder
+from tests.user_folder import UserFolder, open_user_folder
 
 NATIVE = "command: python train.py [lr]\nparams: {lr: [1, 2, 3]}\n"
 RUNX = "CMD: python train.py\nHPARAMS: {lr: [1, 2, 3]}\n"
@@ -27,7 +28,7 @@ def user(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> 
         yield user
 
 
-def hints(said: Said) -> list[str]:
+def hints(said: Result) -> list[str]:
     """The commands after `next:` and in the lines below it."""
     found = re.findall(r"^(?:next: |      )(assay .*)$", said.out + said.err, re.MULTILINE)
     assert found, said.err
@@ -74,8 +75,7 @@ def test_after_failures(user: UserFolder, flags: list[str]) -> None:
 
 def test_a_file_whose_name_begins_with_a_dash(user: UserFolder) -> None:
     user.write("-f.yml", NATIVE)
-    said = user.assay("run", "--", "-f.yml")
-    check_all(user, hints(said), "runs/-f", failing=2)
+    check_all(user, hints(user.assay("run", "--", "-f.yml")), "runs/-f", failing=2)
 
 
 def test_the_default_root_is_not_named(user: UserFolder) -> None:
@@ -162,7 +162,7 @@ def test_a_detached_study(user: UserFolder) -> None:
     user.write("-x.yml", "command: sleep 100\n")
     with user.beside("run", "--detach", "--", "-x.yml") as program:
         out, _ = program.communicate(timeout=60)
-    ls, stop = hints(Said(0, out, ""))
+    ls, stop = hints(Result(0, out, ""))
     assert "running" in call_shell(ls).stdout
     assert call_shell(stop).returncode == 0
     assert "stopped" in call_shell(ls).stdout

@@ -179,9 +179,7 @@ def test_what_ended_without_a_supervisor(shop: StudyProcesses) -> None:
 
 def test_detach_and_attach(shop: StudyProcesses) -> None:
     write_study(shop, GO)
-    ended = shop.run("--detach", "--slots", "0")
-    assert ended.code == 0
-    assert "in the background" in ended.out
+    shop.run("--detach", "--slots", "0").ended(0).printed("in the background")
     until((shop.dir(RUN) / "up").exists, "the command runs")
     attached = shop.start("--plain", "--slots", "0")
     until(lambda: "found run still running" in shop.words(attached), "it is found")

@@ -114,8 +114,7 @@ def test_a_frozen_one_does_not_block_the_other(shop: StudyProcesses) -> None:
     frozen = start_on(shop, "0", "n=0")
     frozen.send_signal(signal.SIGSTOP)
     (shop.base / "all").touch()
-    second = shop.start("--plain", "--slots", "1")
-    assert wait_for(second, frozen) == 0
+    assert wait_for(shop.start("--plain", "--slots", "1"), frozen) == 0
     assert all(shop.states(run) == [State.DONE] for run in shop.run_dirs())
     assert shop.end(frozen, signal.SIGCONT) == 0
     assert sorted(begun(shop)) == [f"n={n}" for n in range(6)]
@@ -158,8 +157,7 @@ def test_one_that_wakes_up_takes_the_conclusions_of_the_other(shop: StudyProcess
     frozen.send_signal(signal.SIGSTOP)
     (shop.base / "all").touch()
     until(lambda: all((shop.dir(f"n={n}") / "test.exit.0").exists() for n in (0, 1)), "its runs ended")
-    second = shop.start("--plain", "--slots", "3")
-    assert wait_for(second, frozen) == 1
+    assert wait_for(shop.start("--plain", "--slots", "3"), frozen) == 1
     assert shop.end(frozen, signal.SIGCONT) == 1, shop.words(frozen)
     assert "2 failed" in shop.words(frozen)
     assert [shop.states(f"n={n}") for n in (0, 2, 5)] == [[State.DONE], [State.FAILED] * 2, [State.FAILED] * 2]

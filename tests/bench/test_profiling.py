@@ -73,8 +73,7 @@ def test_two_windows_and_an_open_end(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_a_window_from_the_start_is_taken_however_short_the_benchmark_is(tmp_path: Path) -> None:
     for _ in range(10):
-        profile = begin("0:", tmp_path)
-        assert profile.finish() == ["python-1.json"]
+        assert begin("0:", tmp_path).finish() == ["python-1.json"]
 
 
 def test_windows_after_the_end_are_left_out(tmp_path: Path) -> None:
@@ -157,8 +156,7 @@ def test_beside_tensorflow_no_signal_is_sent(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setitem(sys.modules, "torch", torch)
     monkeypatch.setitem(sys.modules, "tensorflow", ModuleType("tensorflow"))
     monkeypatch.setattr(profiling, "_build_all_threads_config", lambda: "all threads")
-    profile = begin("0:", tmp_path)
-    assert profile.finish() == ["torch-1.json"]
+    assert begin("0:", tmp_path).finish() == ["torch-1.json"]
     assert torch.configs == [None, "all threads"]  # the warm-up comes first, before there is a signal to send
     assert torch.threads == ["MainThread"] * 2 + ["assay-profile"] * 2
     monkeypatch.undo()

@@ -216,8 +216,7 @@ def test_damage_within_run_json_is_listed_although_the_index_knew_the_run(cli, o
 
 def test_a_finished_run_whose_run_json_is_lost_keeps_its_result(cli, own_bench: Bench) -> None:
     _empty(own_bench.root / "fit" / HURT / "run.json")
-    result = cli("run", "study.yml", "-j", "2")
-    assert result.code == 0
+    result = cli("run", "study.yml", "-j", "2").ended(0)
     assert "x=1: run.json is damaged: it is empty; run.json was written again from the study file" in result.err
     assert not (own_bench.root / "fit" / HURT / "lease.2").exists()
 
@@ -270,8 +269,7 @@ def test_a_folder_of_which_nothing_is_left_is_built_again(cli, own_bench: Bench)
 
 def test_rerun_goes_on_with_the_runs_that_can_be_read(cli, own_bench: Bench) -> None:
     _empty(own_bench.root / "fit" / HURT / "run.json")
-    result = cli("rerun", "fit", "-j", "2", "--quiet")
-    assert result.code == 4
+    result = cli("rerun", "fit", "-j", "2", "--quiet").ended(4)
     assert "fit/x=1 is damaged: run.json is damaged: it is empty; repair it: assay run study.yml" in result.err
     assert (own_bench.root / "fit" / "x=2" / "outcome.2").exists()
     assert cli("rerun", f"fit/{HURT}").code == 4
@@ -279,9 +277,7 @@ def test_rerun_goes_on_with_the_runs_that_can_be_read(cli, own_bench: Bench) -> 
 
 def test_the_index_is_rebuilt_around_a_damaged_run(cli, own_bench: Bench) -> None:
     _numbers(own_bench.root / "fit" / HURT / "run.json")
-    result = cli("index", "rebuild")
-    assert result.code == 0
-    assert "13 runs read" in result.out
+    cli("index", "rebuild").ended(0).printed("13 runs read")
     assert _states(cli) == {"x=1": "damaged", "x=2": "done", "x=3": "done"}
     assert cli("index", "reparse", "fit").code == 0
 
@@ -294,7 +290,5 @@ def test_a_run_that_cannot_be_repaired_is_named_and_the_others_run(cli, own_benc
         (run_dir / name).unlink()
     (own_bench.root / "fit" / ".assay" / "damaged").write_text("")
     shutil.rmtree(own_bench.root / "fit" / "x=2")
-    result = cli("run", "study.yml", "-j", "2")
-    assert result.code == 4
-    assert "x=1: run.json is damaged: it is empty, and it cannot be repaired" in result.err
+    cli("run", "study.yml", "-j", "2").ended(4, "x=1: run.json is damaged: it is empty, and it cannot be repaired")
     assert _states(cli) == {"x=1": "damaged", "x=2": "done", "x=3": "done"}

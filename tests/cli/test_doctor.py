@@ -178,10 +178,7 @@ def test_a_missing_program(cli, own_bench: Bench, monkeypatch: pytest.MonkeyPatc
     assert bash
     (folder / "bash").symlink_to(bash)
     monkeypatch.setenv("PATH", str(folder))
-    result = cli("doctor")
-    assert result.code == 1
-    assert "✗ timeout" in result.out
-    assert "install GNU coreutils" in result.out
+    cli("doctor").ended(1).printed("✗ timeout", "install GNU coreutils")
     assert findings(cli)["git"]["grade"] == "missing"  # useful, not needed
 
 
@@ -197,8 +194,7 @@ def test_the_version_of_bash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ve
 
 def test_a_root_that_is_no_folder(cli, own_bench: Bench) -> None:
     own_bench.write("file", "")
-    result = cli("doctor", "--root", "file/inside")
-    assert result.code == 1
+    assert cli("doctor", "--root", "file/inside").code == 1
     assert findings(cli, "--root", "file")["output root"]["grade"] == "broken"
 
 
@@ -213,6 +209,4 @@ def test_gpus(cli, own_bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_broken_settings_file(cli, own_bench: Bench) -> None:
     own_bench.write("assay.toml", "root = 3\n")
-    result = cli("doctor")
-    assert result.code == 1
-    assert "✗ settings" in result.out
+    cli("doctor").ended(1).printed("✗ settings")

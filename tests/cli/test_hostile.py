@@ -147,8 +147,7 @@ def test_no_command_about_a_run_does(cli, bench: Bench, arguments: tuple[str, ..
 
 def test_logs_are_printed_byte_for_byte(cli, bench: Bench) -> None:
     """As `cat` does; the file is the user's, and colours in it are meant."""
-    result = bench.start("logs", find_run(cli, "failed"))
-    out, _ = result.communicate(timeout=60)
+    out, _ = bench.start("logs", find_run(cli, "failed")).communicate(timeout=60)
     assert "\x1b]0;owned\x07" in out
 
 

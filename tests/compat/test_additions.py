@@ -142,8 +142,7 @@ def test_additions_that_contradict_are_refused(own_bench: Bench, cli: Cli) -> No
     own_bench.write("sweep.yml", SWEEP)
     own_bench.write("train.sh", "true\n")
     for words in (("mlrunner", "-d", "--detach"), ("mlrunner", "-r", "0", "-j", "2"), ("runx", "sweep.yml", "lrr=1")):
-        result = cli(*words)
-        assert result.code == 2
+        result = cli(*words).ended(2)
         assert "Traceback" not in result.err
     assert not os.path.exists(own_bench.folder / "output")
 

@@ -389,8 +389,7 @@ class ExecutorContract:
 
     def test_a_time_limit(self, executor: Executor, runs: Runs) -> None:
         run = runs.make("setsid sleep 1000 & sleep 1000", "true", limits=(0.3, None))
-        handle = start(executor, run)
-        finish(executor, [handle])
+        finish(executor, [start(executor, run)])
         assert run.markers() == {"train.exit.124"}
         assert run.path("train.timeout").exists()
         until(lambda: members(run) == set(), "no process is left")  # job.sh itself ends after its last marker

@@ -760,8 +760,7 @@ class IndexContract:
 
     def run_workers(self, store: Store, task: str, arguments: Sequence[Sequence[object]]) -> list[Any]:
         """One process per list of arguments, all let go at the same moment; what each printed, as JSON."""
-        source = str(Path(assay.__file__).parent.parent)
-        env = {**os.environ, "PYTHONPATH": source}
+        env = {**os.environ, "PYTHONPATH": str(Path(assay.__file__).parent.parent)}
         command = [sys.executable, str(WORKER), store.opener, task]
         workers = [
             subprocess.Popen(

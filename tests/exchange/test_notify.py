@@ -308,6 +308,5 @@ def test_an_interruption_is_said(own_bench: Bench, server: RecordingServer) -> N
 
 
 def test_in_the_background(own_bench: Bench, server: RecordingServer) -> None:
-    result = own_bench.run(ONE, "--detach", "--notify", f"{server.url}/ok")
-    assert result.returncode == 0
+    assert own_bench.run(ONE, "--detach", "--notify", f"{server.url}/ok").returncode == 0
     until(lambda: any(each["event"] == "end" for each in server.messages), "the end is reported")

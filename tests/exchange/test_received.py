@@ -653,8 +653,7 @@ def test_an_upload_stays_one_through_a_shared_place_and_changes_nothing_of_the_o
         owner.do("pull", "mine", "--from", place, "--root", f"from-{place}")
         pulled = owner.folder / f"from-{place}" / "mine" / RUN
         assert is_foreign(str(pulled)) is (place == "alone")
-        received = load_received(str(pulled))
-        assert received.how == ("upload" if place == "alone" else "pull")
+        assert load_received(str(pulled)).how == ("upload" if place == "alone" else "pull")
         assert (pulled / "run.log").read_text() == ("loss 0.0001\n" if place == "alone" else "loss 0.1\n")
 
 

@@ -361,8 +361,7 @@ class TestJobs:
         """The process has the lock's descriptor, but neither session nor tag of the run."""
         run = Runs(tmp_path).make("env -i setsid sleep 1000 > /dev/null 2>&1 & echo $! > stray; touch up")
         one, other = pool("0"), pool("0")
-        handle = self.start(one, run, executor)
-        finish(executor, [handle])
+        finish(executor, [self.start(one, run, executor)])
         stray = int(run.path("code/stray").read_text())
         until(lambda: os.readlink(f"/proc/{stray}/exe").endswith("sleep"), "it has replaced its environment")
         try:

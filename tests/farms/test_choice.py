@@ -144,7 +144,6 @@ def test_a_measurement_moves_only_when_its_call_says_so(folder: Path) -> None:
     assert choose_farm(study, None, settings) is not None
     assert choose_asked_farm(study, None, settings) is None
     assert choose_asked_farm(study, "local", settings) is None
-    found = choose_asked_farm(study, "cluster", settings)
-    assert found.kind == "slurm"
+    assert choose_asked_farm(study, "cluster", settings).kind == "slurm"
     with pytest.raises(NotFoundError, match="clustre"):
         choose_asked_farm(study, "clustre", settings)

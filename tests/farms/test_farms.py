@@ -183,8 +183,7 @@ class TestLeaving:
     def test_runx_goes_when_everything_is_submitted(self, user: UserFolder) -> None:
         user.write("sweep.yml", f"CMD: 'true'\nHPARAMS: {{a: {list(range(12))}}}\n")
         user.hold()
-        said = user.well("runx", "sweep.yml")
-        assert "12 runs are with bigfarm now" in said.err
+        assert "12 runs are with bigfarm now" in user.well("runx", "sweep.yml").err
         assert len(user.submissions) == 12
         assert states(user) == ["queued"] * 12
         user.release()
@@ -215,8 +214,7 @@ class TestLeaving:
         assert sorted(states(user)) == ["done", "failed"]
 
     def test_assay_run_takes_the_farm_and_stays(self, user: UserFolder) -> None:
-        said = user.well("run", "sweep.yml")
-        assert "4 done" in said.err
+        assert "4 done" in user.well("run", "sweep.yml").err
         assert len(user.submissions) == 4
         assert len(user.calls) == 4
 
@@ -246,8 +244,7 @@ class TestRefused:
     @pytest.mark.parametrize("command", ["runx", "run"])
     def test_exit_code_4_with_the_farm_s_words_and_one_try_each(self, user: UserFolder, command: str) -> None:
         (user.farm / "REFUSE").touch()
-        said = user.assay(command, "sweep.yml")
-        assert said.code == 4
+        said = user.assay(command, "sweep.yml").ended(4)
         assert (
             "assay: submission failed: the submit command ended with code 7: asking the scheduler\nno such partition"
             in said.err
@@ -258,9 +255,7 @@ class TestRefused:
 
     def test_a_shell_that_does_not_know_a_flag_is_not_asked_again(self, user: UserFolder) -> None:
         user.write(".runx", "LOGROOT: logs\nFARM: f\nf: {SUBMIT_CMD: bash, RESOURCES: {gpu: 2}}\n")
-        said = user.assay("runx", "sweep.yml")
-        assert said.code == 4
-        assert "submission failed: the submit command ended with code 2" in said.err
+        user.assay("runx", "sweep.yml").ended(4, "submission failed: the submit command ended with code 2")
         assert {len(list(run.glob("lease.*"))) for run in user.runs("logs/sweep")} <= {0, 1}, "nothing is tried again"
 
     def test_the_next_call_continues(self, user: UserFolder) -> None:
@@ -285,7 +280,4 @@ class TestRefused:
 class TestBadInput:
     @pytest.mark.parametrize("words", [("runx", "--farm"), ("run", "--on")])
     def test_an_unknown_farm_by_flag(self, user: UserFolder, words: tuple[str, str]) -> None:
-        said = user.assay(words[0], "sweep.yml", words[1], "bgfarm")
-        assert said.code == 2
-        assert "'bgfarm'" in said.err
-        assert "did you mean 'bigfarm'?" in said.err
+        user.assay(words[0], "sweep.yml", words[1], "bgfarm").ended(2, "'bgfarm'", "did you mean 'bigfarm'?")

@@ -108,8 +108,7 @@ def test_a_run_that_was_given_up_does_not_go_back_to_its_node(cluster: RayCluste
 def make_given_up(runs: Runs, host: str) -> Run:
     """A run whose first attempt was on this host."""
     run = runs.make("true")
-    handle = replace(process.build_handle(run.request(), "ray"), native_id="elsewhere:1")
-    assert run.publish(handle)
+    assert run.publish(replace(process.build_handle(run.request(), "ray"), native_id="elsewhere:1"))
     run.path("token.1").write_text(f"{host} 1 1 boot 1\n")
     run_directory.write_stop(run.dir, 1, Stop("a test", f"{host} does not answer", "fence", 1.0))
     return run

@@ -304,8 +304,7 @@ class TestAnotherCluster:
         env = {**os.environ, **process.request_environment(run.request())}
         subprocess.run(["bash", run.path("job.sh")], env=env, check=True)  # an old copy comes late
         assert not run.path("code/ran").exists()
-        again = start(executor, run, attempt=2)
-        finish(executor, [again])
+        finish(executor, [start(executor, run, attempt=2)])
         assert run.markers() == {"train.2.exit.0"}
 
     def test_what_waited_in_one_that_was_started_again(self, executor: RayExecutor, runs: Runs) -> None:
@@ -320,8 +319,7 @@ class TestAnotherCluster:
     def test_one_that_is_there_is_waited_for(self, executor: RayExecutor, runs: Runs) -> None:
         run = runs.make("touch ran")
         with serve_answer() as cluster:
-            handle = self.submitted(run, cluster)
-            assert executor.liveness(handle, run.dir) is Liveness.UNKNOWN
+            assert executor.liveness(self.submitted(run, cluster), run.dir) is Liveness.UNKNOWN
         assert not run.path("token.1").exists()
         assert [cluster in line for line in executor.take_messages()] == [True]
 
@@ -435,8 +433,7 @@ class TestResources:
 
     def test_what_it_used(self, executor: RayExecutor, runs: Runs) -> None:
         run = runs.make("i=0; while [ $i -lt 30000 ]; do i=$((i + 1)); done")
-        handle = complete(executor, run)
-        used = executor.usage(handle)
+        used = executor.usage(complete(executor, run))
         assert used.cpu_s is not None
         assert used.cpu_s > 0
 

@@ -170,8 +170,7 @@ class TestContainer:
         (tmp_path / "image.sif").write_text("an image")
         executor = opened(build(container=str(tmp_path / "image.sif")))
         run = runs.make("true")
-        handle = complete(executor, run)
-        said = executor.explain_end(handle, run.dir)
+        said = executor.explain_end(complete(executor, run), run.dir)
         assert said[0] == "lost"
         assert said[1].endswith(", where apptainer is not installed")
         assert run.markers() == set()

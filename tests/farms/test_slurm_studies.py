@@ -142,8 +142,7 @@ def test_preempted_runs_go_on(cluster: Cluster, folder: Path) -> None:
 
 
 def test_lost_again_and_again_and_then_retried(cluster: Cluster, folder: Path) -> None:
-    text = STUDY.replace("0.1, 0.2, 0.3, 0.4, 0.5, 0.6", "0.1")
-    (folder / "study.yml").write_text(text)
+    (folder / "study.yml").write_text(STUDY.replace("0.1, 0.2, 0.3, 0.4, 0.5, 0.6", "0.1"))
     killer = 'echo x >> $2/ran; set -- $1 $2 $(cat "$2/token.$ASSAY_ATTEMPT_NUMBER"); [ -e ~/whole ] || kill -9 $4; echo loss $1\n'
     (folder / "train.sh").write_text(killer.replace("~", str(folder)))
     assert cluster.assay(folder, *RUN, "slurm").returncode == 1
@@ -219,8 +218,7 @@ def test_deaths_in_the_middle_lose_and_repeat_nothing(cluster: Cluster, folder: 
 
 def test_jobs_that_wait_in_the_queue_are_taken_back_when_the_budget_is_used(cluster: Cluster, folder: Path) -> None:
     (folder / "train.sh").write_text("echo x >> $2/ran; sleep 4; echo loss $1\n")
-    text = STUDY.replace("throttle: 4", "throttle: 1")
-    (folder / "study.yml").write_text(text)
+    (folder / "study.yml").write_text(STUDY.replace("throttle: 4", "throttle: 1"))
     words = ("run", "study.yml", "--root", "r", "--on", "cluster", "--json")
     done = cluster.assay(folder, *words, "--budget", "0.0005h")
     facts = json.loads(done.stdout)

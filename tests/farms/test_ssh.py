@@ -429,8 +429,7 @@ def test_a_token_that_a_full_disk_left_empty_is_not_waited_for(
     SshExecutor.check(hosts.farm())
     there(hosts, run).mkdir()
     (there(hosts, run) / "token.1").touch()
-    handle = complete(executor, run)
-    assert executor.liveness(handle, run.dir) is Liveness.GONE
+    assert executor.liveness(complete(executor, run), run.dir) is Liveness.GONE
     assert run.markers() == set()
 
 
@@ -494,8 +493,7 @@ def test_a_host_that_is_down_at_the_start(hosts: Hosts, make, runs: Runs) -> Non
 def test_what_was_never_offered_to_a_host_is_given_back(hosts: Hosts, make, runs: Runs) -> None:
     hosts.stop("near")
     executor, run = make("near"), runs.make("true")
-    handle = complete(executor, run)
-    assert executor.liveness(handle, run.dir) is Liveness.GONE
+    assert executor.liveness(complete(executor, run), run.dir) is Liveness.GONE
     assert run.text("token.1").startswith("- ")
 
 
@@ -539,8 +537,7 @@ def test_a_lease_without_a_job_is_never_run_later(hosts: Hosts, make, runs: Runs
         executor.watch(handle, run.dir)
         finish(executor, [handle])
         assert executor.liveness(handle, run.dir) is Liveness.GONE
-        second = start(executor, run, attempt=2)
-        finish(executor, [second])
+        finish(executor, [start(executor, run, attempt=2)])
         assert run.markers() == {"train.2.exit.0"}
 
 
@@ -563,8 +560,7 @@ def test_what_never_began_leaves_no_copy_and_does_not_begin_later(hosts: Hosts, 
     assert session.ask("stage", run.uid, "1", "-", f"ASSAY_ATTEMPT={handle.tag}") == ["started"], "it needs no files"
     session.close()
     assert os.listdir(hosts.jobs("near") / "runs") == []
-    second = start(executor, run, attempt=2)
-    finish(executor, [second])
+    finish(executor, [start(executor, run, attempt=2)])
     assert run.markers() == {"train.2.exit.0"}
 
 
@@ -629,8 +625,7 @@ def test_what_is_left_of_an_earlier_attempt_is_ended_before_the_next_one(hosts: 
     start(first, run)
     until((there(hosts, run) / "ran").exists, "it runs")
     first.close()
-    handle = start(second, run, attempt=2)
-    finish(second, [handle])
+    finish(second, [start(second, run, attempt=2)])
     assert members(run) == set()
     assert run.path("end.1").exists()
     assert run.text("ran") == "2\n", "the copy of the first attempt was removed"

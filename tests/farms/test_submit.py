@@ -151,8 +151,7 @@ class TestNgc(ExecutorContract):
     ) -> None:
         run = runs.make("mkdir ../results; echo 1 > ../results/a; exit 1")
         finish(executor, [start(executor, run)])
-        second = start(executor, run, attempt=2)
-        finish(executor, [second])
+        finish(executor, [start(executor, run, attempt=2)])
         verbs = [call[:2] for call in calls(self.folder)]
         assert verbs == [["workspace", "upload"], ["batch", "run"], ["batch", "run"]]
         assert calls(self.folder)[0][2:] == ["--source", run.dir, "--destination", "study/run1", "ws"]
@@ -379,8 +378,7 @@ class TestFailure:
         run = runs.make("true")
         finish(big, [start(big, run)])
         (farm_folder / "REFUSE").unlink()
-        second = start(big, run, attempt=2)
-        finish(big, [second])
+        finish(big, [start(big, run, attempt=2)])
         assert load_submit_failure(run.dir, 2) is None
         assert run.markers() == {"train.2.exit.0"}
         assert calls(farm_folder)[-1][5] == "study_run1.2"
@@ -558,8 +556,7 @@ class TestCrash:
     def test_the_farm_starts_a_job_twice(self, big: SubmitExecutor, runs: Runs, farm_folder: Path) -> None:
         run = runs.make("echo x >> ran")
         finish(big, [start(big, run)])
-        again = calls(farm_folder)[0][-1]
-        assert subprocess.run(["bash", "-c", again], check=False).returncode == 0
+        assert subprocess.run(["bash", "-c", calls(farm_folder)[0][-1]], check=False).returncode == 0
         assert run.text("code/ran") == "x\n"
 
     def test_job_sh_killed(self, shell: SubmitExecutor, runs: Runs) -> None:

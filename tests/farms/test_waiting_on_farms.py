@@ -88,8 +88,7 @@ def test_a_job_of_a_farm_is_not_started_again_by_a_call_for_this_machine(tmp_pat
         (bench.folder.parent / "end").touch()
         _, err = second[is_supervised].communicate(timeout=60)
         assert second[is_supervised].returncode == 0, heads[is_supervised] + err
-        outcome = run_directory.load_outcome(str(run), 1)
-        assert outcome.state.value == "done"
+        assert run_directory.load_outcome(str(run), 1).state.value == "done"
         assert not (run / "lease.2").exists()
     first[True].communicate(timeout=60)
 

@@ -156,8 +156,7 @@ def test_only_retry_lost_gives_up_another_host() -> None:
     assert given_up.outcome.reason == GIVEN_UP
     closed = attempt(outcome=State.LOST)
     assert look(closed, policy=retry) == Decision(Action.START, State.QUEUED, 2)
-    later = attempt(2)
-    assert look(closed, later, alive=Liveness.UNKNOWN, policy=retry).action is Action.FOLLOW
+    assert look(closed, attempt(2), alive=Liveness.UNKNOWN, policy=retry).action is Action.FOLLOW
 
 
 # ---------------------------------------------------------------- stops

@@ -103,8 +103,7 @@ def test_a_record_larger_than_one_read(index: SqliteIndex, run_dir: Path, kind: 
     else:
         big = struct.pack("<QI", READ_BYTES * 2, 0) + bytes(READ_BYTES * 2) + bytes(4)
         (run_dir / "data.tensorboard").write_bytes(big)
-    spec = RunSpec("0", "run", {}, (), patterns=(pattern,))
-    read_sources(index, KEY, str(run_dir), spec)
+    read_sources(index, KEY, str(run_dir), RunSpec("0", "run", {}, (), patterns=(pattern,)))
     assert losses(index) == ([1.5, 2.5] if kind == "jsonl" else [])
 
 

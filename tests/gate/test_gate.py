@@ -55,8 +55,7 @@ class Project:
 
     def gate(self, *words: str) -> tuple[int, str, str]:
         self._capsys.readouterr()
-        code = run(["gate", *words])
-        return code, *self._capsys.readouterr()
+        return run(["gate", *words]), *self._capsys.readouterr()
 
     def load(self, *words: str) -> Any:
         """What `--json` prints of the first check."""

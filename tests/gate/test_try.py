@@ -65,8 +65,7 @@ class Lab:
 
     def call(self, *words: str) -> Result:
         self._capsys.readouterr()
-        code = run(words)
-        return Result(code, *self._capsys.readouterr())
+        return Result(run(words), *self._capsys.readouterr())
 
     def attempt(self, *options: str, command: tuple[str, ...] = COMMAND, metric: tuple[str, ...] = METRIC) -> Result:
         most = () if "--seeds" in (*options, *command) else ("--seeds", "5")

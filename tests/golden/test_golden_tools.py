@@ -112,21 +112,17 @@ def test_bisect_of_a_golden_without_checkpoints_and_ends_that_do_not_differ(gold
     golden.git("checkout", "-q", shas[0])
     assert golden.run("gather").code == 0
     golden.git("checkout", "-q", shas[3])
-    failed = golden.run("check")
-    assert failed.code == 1
+    failed = golden.run("check").ended(1)
     (words,) = re.findall(r"which commit it came with: assay golden (.+)", failed.out)
     ended = golden.call(*shlex.split(words), "--json")
     assert ended.code == 0, ended.out + ended.err
     facts = json.loads(ended.out)
     assert facts["culprit"]["sha"] == shas[2]
     assert facts["evidence"]["effect"] == pytest.approx(0.3, abs=0.01)
-    same = golden.run("bisect", "--good", shas[0], "--bad", shas[1])
-    assert same.code == 3
+    same = golden.run("bisect", "--good", shas[0], "--bad", shas[1]).ended(3)
     assert "the two ends do not differ: both are good" in same.out
     assert same.out.count("PASS") == 2
-    swapped = golden.run("bisect", "--good", shas[3], "--bad", shas[0])
-    assert swapped.code == 2
-    assert "swap --good and --bad" in swapped.err
+    golden.run("bisect", "--good", shas[3], "--bad", shas[0]).ended(2, "swap --good and --bad")
 
 
 def test_bisect_killed_goes_on_where_it_was(gathered: Golden, tmp_path: Path) -> None:
@@ -150,10 +146,7 @@ def test_bisect_killed_goes_on_where_it_was(gathered: Golden, tmp_path: Path) ->
     assert (facts["culprit"]["sha"], facts["resumed"]) == (shas[3], len(known))
     assert trials()[: len(known)] == known, "what was known is kept"
     assert len({json.loads(line)["commit"] for line in trials()}) == len(trials()), "nothing is tried twice"
-    again = gathered.call(*words)
-    assert again.code == 0
-    assert f"culprit: {shas[3][:12]} 'change 3'" in again.out
-    assert "continuing: " in again.err
+    gathered.call(*words).ended(0, "continuing: ").printed(f"culprit: {shas[3][:12]} 'change 3'")
 
 
 def test_bisect_skips_what_does_not_build(golden: Golden) -> None:
@@ -176,8 +169,7 @@ def test_a_check_writes_its_report_in_every_form_and_one_may_go_to_stdout(gather
     page = (gathered.folder / "r.html").read_text()
     assert page.count("<svg") == 2
     assert '<rect class="fail"' in page
-    ended = gathered.run("check", "--junit", "-")
-    assert ended.code == 0
+    ended = gathered.run("check", "--junit", "-").ended(0)
     assert ET.fromstring(ended.out).tag == "testsuites"
     assert "fit: PASS" in ended.err
     for arguments, words in (
@@ -230,8 +222,7 @@ def test_rebase_keeps_the_old_one_the_reason_and_the_drift(gathered: Golden) -> 
 
 def test_rebase_refuses_a_silent_widening(gathered: Golden) -> None:
     before = gathered.load()
-    ended = gathered.run("rebase", "--reason", "noisier now", NOISE="0.0005")
-    assert ended.code == 1
+    ended = gathered.run("rebase", "--reason", "noisier now", NOISE="0.0005").ended(1)
     assert "the noise of loss grows" in ended.out
     assert "--allow-wider" in ended.out
     assert gathered.load() == before
@@ -248,9 +239,7 @@ def test_rebase_from_the_last_check_takes_its_runs_and_keeps_the_checkpoints(gat
     before = gathered.load()
     gathered.scale(1.02)
     assert gathered.run("check", "--no-early-stop").code == 1
-    refused = gathered.loud(*FROM_CHECK)
-    assert refused.code == 1
-    assert "the last check did not pass: accept it with --allow-failed" in refused.out
+    gathered.loud(*FROM_CHECK).ended(1).printed("the last check did not pass: accept it with --allow-failed")
     assert gathered.load() == before
     ended = gathered.loud(*FROM_CHECK, "--allow-failed")
     assert ended.code == 0, ended.out + ended.err
@@ -269,9 +258,7 @@ def test_rebase_from_a_check_that_was_stopped_because_it_failed_is_refused(gathe
     shutil.rmtree(gathered.folder / ".git")
     before = gathered.load()
     assert gathered.run("check", SCALE="1.2").code == 1
-    refused = gathered.loud(*FROM_CHECK)
-    assert refused.code == 1
-    assert "the last check did not pass" in refused.out
+    gathered.loud(*FROM_CHECK).ended(1).printed("the last check did not pass")
     assert gathered.load() == before
     assert gathered.run("check").code == 0
     ended = gathered.loud(*FROM_CHECK)
@@ -294,9 +281,7 @@ def test_selftest_reports_which_faults_would_be_caught(gathered: Golden) -> None
     few = gathered.run("selftest", "--segment", "10")
     assert "segment at 10: 2 of 3 faults would be caught" in few.out
     gathered.scale(1.5)
-    worthless = gathered.run("selftest")
-    assert worthless.code == 1
-    assert "without any fault the check is FAIL already" in worthless.out
+    gathered.run("selftest").ended(1).printed("without any fault the check is FAIL already")
 
 
 TRIALS = [

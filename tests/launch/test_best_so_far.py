@@ -179,6 +179,5 @@ def test_the_best_of_a_rerun_is_not_called_that_of_the_study(own_bench: Bench) -
     file = own_bench.write("fit.yml", STUDY)
     assert own_bench.assay("run", file, "--quiet").returncode == 0
     for words in (("rerun", "fit/lr=0.4"), ("run", file, "lr=0.4")):
-        said = own_bench.assay(*words, "--plain", "-j", "1").stderr
-        assert "best so far" not in said
+        assert "best so far" not in own_bench.assay(*words, "--plain", "-j", "1").stderr
     assert "best of this call: lr=0.4 loss 0.4 (min)" in own_bench.assay("rerun", "fit/lr=0.4", "--plain").stderr

@@ -92,8 +92,7 @@ class TestDamagedCheckpoint:
         for name in ("step-1.pt", "step-2.pt"):
             with zipfile.ZipFile(tmp_path / name, "w") as archive:
                 archive.writestr("data", b"x" * 1000)
-        data = (tmp_path / "step-2.pt").read_bytes()
-        (tmp_path / "step-2.pt").write_bytes(data[:-10])
+        (tmp_path / "step-2.pt").write_bytes((tmp_path / "step-2.pt").read_bytes()[:-10])
         assert [each.path for each in list_checkpoints(str(tmp_path), ["*.pt"])] == ["step-1.pt"]
 
 

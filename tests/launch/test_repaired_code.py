@@ -28,8 +28,7 @@ def fail_and_repair(shop: StudyProcesses, more: str = "") -> str | None:
     """Let a run fail and fix the code; return the snapshot of the failed run."""
     shop.write("train.sh", "echo old\nexit 1\n")
     shop.write_study("bash train.sh", more)
-    failed = shop.run("--slots", "0")
-    assert failed.code == 1
+    failed = shop.run("--slots", "0").ended(1)
     assert "assay rerun study/run" in failed.err, "the advice"
     shop.write("train.sh", "echo new\n")
     return shop.code_hash()
@@ -39,8 +38,7 @@ def test_after_a_crash_and_a_fix_the_fixed_code_runs_and_that_is_printed(shop: S
     """Every way to repeat the run uses the fixed code, except --old-code, which repeats it as it was."""
     shop.write("train.sh", "echo old\nexit 1\n")
     shop.write_study("bash train.sh {n}", "params: {n: [0, 1, 2]}\n")
-    failed = shop.run("--slots", "0")
-    assert failed.code == 1
+    assert shop.run("--slots", "0").code == 1
     shop.write("train.sh", "echo new\n")
     for number in range(3):
         run, command = f"n={number}", [*AGAIN[number][:-1], f"study/n={number}"]
@@ -127,8 +125,7 @@ def test_an_interrupted_run_is_continued_with_its_code_and_that_is_printed_first
     until((shop.base / "all").exists, "the first run")
     assert shop.end(program, signal.SIGINT) == 130
     shop.write("train.sh", "echo new $1\n")
-    again = shop.run("--plain", "--slots", "0")
-    assert again.code == 0
+    again = shop.run("--plain", "--slots", "0").ended(0)
     line = "runs that were begun earlier continue with the recorded snapshot: train.sh has changed since; for the"
     assert again.err.count(line) == 1
     assert again.err.index(line) < again.err.index("n=1")
@@ -161,9 +158,7 @@ def test_a_rerun_that_was_interrupted_goes_on_with_the_code_that_it_began_with(s
     shop.started.append(program)
     until((shop.base / "all").exists, "the second run")
     assert shop.end(program, signal.SIGINT) == 130
-    again = shop.call("rerun", "study", "--slots", "0")
-    assert again.code == 0
-    assert "1 of 3 runs has been repeated and is kept" in again.err
+    shop.call("rerun", "study", "--slots", "0").ended(0, "1 of 3 runs has been repeated and is kept")
     assert [len(shop.states(f"n={n}")) for n in (1, 2, 3)] == [2, 3, 2]
 
 

@@ -96,8 +96,7 @@ def test_planted_secrets_reach_the_program_and_nothing_that_is_written_or_printe
         printed.append(result.out + result.err)
     assert "***" in printed[0]
     assert "max_tokens" in printed[1]
-    rows = json.loads(cli("ls", "s", "--json").out)
-    keys = [f"s/{row['name']}" for row in rows]
+    keys = [f"s/{row['name']}" for row in json.loads(cli("ls", "s", "--json").out)]
     reading = [["ls"], ["ls", "s"], ["sum", "s"], ["sum", "s", "--json"], ["sum", "s", "--csv"], ["diff", *keys]]
     reading += [["show", keys[0]], ["show", keys[0], "--json"], ["diff", "--code", *keys], ["logs", keys[0]]]
     reading += [["rerun", *keys], ["index", "rebuild"], ["ls", "--json"], ["plot", "s"]]
@@ -139,8 +138,7 @@ def test_a_limited_run_has_its_secrets(planted: Bench, cli: Cli) -> None:
 def test_a_replaced_token_reaches_the_runs_that_are_tried_again(own_bench: Bench, cli: Cli) -> None:
     text = "study: s\ncommand: '[ \"$HF_TOKEN\" = goodToken123 ]'\nenv: {HF_TOKEN: %s}\n"
     assert cli("run", own_bench.write("s.yml", text % "oldToken123"), "-j", "1", "--quiet").code == 1
-    again = cli("run", own_bench.write("s.yml", text % "goodToken123"), "-j", "1", "--quiet", "--retry", "failed")
-    assert again.code == 0
+    cli("run", own_bench.write("s.yml", text % "goodToken123"), "-j", "1", "--quiet", "--retry", "failed").ended(0)
     assert len(list(own_bench.root.glob("s/*/run.json"))) == 1  # variables are no part of a run's identity
 
 
@@ -191,18 +189,14 @@ def test_a_setting_marks_and_unmarks_names_and_files(own_bench: Bench, cli: Cli)
 
 def test_a_setting_that_is_no_list_of_patterns_is_refused(own_bench: Bench, cli: Cli) -> None:
     own_bench.write("assay.toml", 'secret_names = "MY_*"\n')
-    result = cli("run", own_bench.write("s.yml", "command: 'true'\n"))
-    assert result.code == 2
-    assert "secret_names: must be a list of patterns" in result.err
+    cli("run", own_bench.write("s.yml", "command: 'true'\n")).ended(2, "secret_names: must be a list of patterns")
 
 
 @pytest.mark.needs(compat=True)
 def test_runx_files_keep_their_secrets_apart(own_bench: Bench, cli: Cli) -> None:
     own_bench.write("check.py", "import sys; sys.exit(sys.argv[-1] != 'planted' + 'Runx123')")
     text = f"CMD: {sys.executable} check.py\nHPARAMS: {{lr: 1, api_key: plantedRunx123, RUNX.TAG: 'k{{api_key}}'}}\n"
-    result = cli("runx", own_bench.write("sweep.yml", text), "-i")
-    assert result.code == 0
-    assert "--api_key ***" in result.out
+    cli("runx", own_bench.write("sweep.yml", text), "-i").ended(0).printed("--api_key ***")
     run = next(path.parent for path in own_bench.root.glob("sweep/*/job.sh"))
     assert "plantedRunx123" not in run.name
     holders = [path.name for path in run.rglob("*") if path.is_file() and "plantedRunx123" in path.read_text()]

@@ -61,8 +61,7 @@ def test_a_command_has_a_time_limit(shop: StudyProcesses) -> None:
     write_study(shop, LEFT_BEHIND)
     text = "study: study\ncommands:\n  train: {run: bash work.sh, timeout: 1s}\n  test: {run: 'true'}\n"
     shop.write("study.yml", text)
-    ended = shop.run("--slots", "0")
-    assert ended.code == 1
+    ended = shop.run("--slots", "0").ended(1)
     assert shop.states(RUN) == [State.TIMEOUT]
     assert reasons(shop) == ["train ran into its time limit"]
     assert "TIMEOUT run" in ended.err
@@ -171,9 +170,7 @@ def test_a_lease_of_another_host(shop: StudyProcesses) -> None:
     forget_end(shop)
     edit_lease(shop, host="elsewhere", pid=os.getpid())
     for arguments in ((), ("--retry", "failed"), ("--force",)):
-        ended = shop.run("--slots", "0", *arguments)
-        assert ended.code == 1
-        assert "LOST run: elsewhere has it, which cannot be asked from here" in ended.err
+        shop.run("--slots", "0", *arguments).ended(1, "LOST run: elsewhere has it, which cannot be asked from here")
         assert shop.states(RUN) == [None]
     assert shop.run("--slots", "0", "--retry", "lost").code == 0
     assert shop.states(RUN) == [State.LOST, State.DONE]

@@ -76,8 +76,7 @@ def write_and_load(folder, report):
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None)
 @given(strategy_for(ModelReport))
 def test_every_field_survives(tmp_path, report):
-    found = write_and_load(tmp_path, report)
-    assert is_same(found, review(replace(report, run_dir=str(tmp_path))))
+    assert is_same(write_and_load(tmp_path, report), review(replace(report, run_dir=str(tmp_path))))
     text = (tmp_path / MODEL_FILE).read_text()
     json.loads(text, parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))
 

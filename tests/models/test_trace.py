@@ -163,8 +163,7 @@ def test_any_slices_survive_and_in_a_lane_they_are_nested_or_apart(slices):
 
 
 def test_chrome_holds_every_slice_with_its_track():
-    content = json.loads(render_chrome(SLICES))
-    events = content["traceEvents"]
+    events = json.loads(render_chrome(SLICES))["traceEvents"]
     threads = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["name"] == "thread_name"}
     processes = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
     found = [

@@ -360,8 +360,7 @@ class TestSession:
         del content["spec"]["params"]["outcome"]
         (last / "run.json").write_text(json.dumps(content))
         with open_client(tmp_path) as client:
-            text = client.get("/models").text
-            assert "1 damaged, 1 failed, 1 unknown, 1 xfail" in text
+            assert "1 damaged, 1 failed, 1 unknown, 1 xfail" in client.get("/models").text
             lines = client.get(self.address(client)).text.partition('id="tests"')[2]
             assert "damaged" in find_row(lines, first.name)
             assert "passed" not in lines.partition("<tbody>")[2]

@@ -153,8 +153,7 @@ def test_what_is_not_known_is_refused() -> None:
 
 
 def test_the_report(cli, bench: Bench) -> None:
-    result = cli("best", "fit", "-m", "loss")
-    assert result.code == 0
+    result = cli("best", "fit", "-m", "loss").ended(0)
     assert result.out.startswith("fit: best of 2 runs by loss (lowest)\n\nrun ")
     assert f"run     {GOOD}\nloss    1.7 at step 3\nnext    lr=0.1,n=8: 1.8\nmargin  0.1 (5.6%)\n" in result.out
     assert "train" in result.out

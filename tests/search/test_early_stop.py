@@ -274,8 +274,7 @@ def test_a_supervisor_that_dies_while_it_ends_a_run(shop: StudyProcesses) -> Non
 
 def test_a_metric_that_never_appears_is_named_and_ends_nothing(shop: StudyProcesses) -> None:
     write_study(shop, "[{rule: bounds, metric: los, max: 3}, {rule: bounds, metric: loss, max: 30}]", "[4, 5]")
-    ended = shop.run("-j", "2", "--plain")
-    assert ended.code == 0
+    ended = shop.run("-j", "2", "--plain").ended(0)
     assert shop.states("x=4") == shop.states("x=5") == [State.DONE]
     assert "stop: no run has reported los; the runs report: loss" in ended.err
     assert "did you mean 'loss'" in ended.err

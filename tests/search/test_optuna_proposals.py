@@ -176,8 +176,7 @@ def test_importance_names_what_decides() -> None:
         {"lr": 10 ** rng.uniform(-4, 0), "opt": rng.choice(["adam", "sgd"]), "seed": rng.randrange(5), "epochs": 3}
         for _ in range(80)
     ]
-    values = [abs(row["lr"] - 0.01) for row in rows]
-    found = compute_importance(rows, values, "min")
+    found = compute_importance(rows, [abs(row["lr"] - 0.01) for row in rows], "min")
     assert next(iter(found)) == "lr"
     assert set(found) == {"lr", "opt", "seed"}
     assert sum(found.values()) == pytest.approx(1)

@@ -137,8 +137,7 @@ def test_columns_that_do_not_fit_are_named():
 def test_a_table_is_split_where_its_names_leave_no_room():
     columns = (Column("benchmark", rank=1), Column("wall_time", cut="never"))
     table = Table(columns, [["a" * 30, "1.234567890 s"], ["b" * 30, "2.345678901 s"]])
-    text = render_terminal(build(doc.TableBlock(table, split_by="benchmark")), width=24)
-    lines = text.splitlines()
+    lines = render_terminal(build(doc.TableBlock(table, split_by="benchmark")), width=24).splitlines()
     assert [line[:1] for line in lines if line[-1:] in "ab"] == ["…", "…"]
     assert sum("wall_time" in line for line in lines) == 2
 

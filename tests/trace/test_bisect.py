@@ -77,15 +77,12 @@ def test_two_commits_from_the_nearest_checkpoint(tmp_path: Path, cli: Cli, monke
 
 
 def test_what_cannot_be_bisected(tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    result = cli("trace", "bisect", "--", "python", "train.py")
-    assert result.code == 2
-    assert "both sides are the same" in result.err
+    cli("trace", "bisect", "--", "python", "train.py").ended(2, "both sides are the same")
     result = cli("trace", "bisect", "--b-command", "true", "--resume", "--resume", "--", "python", "train.py")
     assert result.code == 2
     assert "'--resume' has no {checkpoint}" in result.err
     monkeypatch.chdir(tmp_path)
-    result = cli("trace", "bisect", "--b-command", "true", "--", "echo")
-    assert result.code == 2
+    result = cli("trace", "bisect", "--b-command", "true", "--", "echo").ended(2)
     assert "side a is done, nothing was recorded: no Python of the program loaded the recorder" in result.err
 
 

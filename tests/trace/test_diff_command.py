@@ -35,8 +35,7 @@ def test_the_answer_is_printed_and_written_as_one_page(tmp_path: Path, cli: Cli)
     Program(noise=1e-7).write(tmp_path / "a", "noise-1")
     Program(scale={(1, 1): 1.01}).write(tmp_path / "b")
     page = tmp_path / "page.html"
-    result = cli("trace", "diff", str(tmp_path / "a"), str(tmp_path / "b" / "trace"), "--html", str(page))
-    assert result.code == 1
+    result = cli("trace", "diff", str(tmp_path / "a"), str(tmp_path / "b" / "trace"), "--html", str(page)).ended(1)
     assert result.out.startswith("FAIL: layers.1 in step 1 differs by 0.0095")
     assert "what went in (layers.0) by 0" in result.out
     assert "source    model.py:8" in result.out
@@ -59,16 +58,14 @@ def test_json_has_verdict_first_and_coverage(diff: Diff) -> None:
 
 def test_one_trace_alone_says_where_it_stops_being_finite(tmp_path: Path, cli: Cli) -> None:
     Program(poison=(1, 2)).write(tmp_path / "a")
-    result = cli("trace", "diff", str(tmp_path / "a"))
-    assert result.code == 1
+    result = cli("trace", "diff", str(tmp_path / "a")).ended(1)
     assert result.out.startswith("FAIL: layers.2 in step 1: 1 of 128 values is not finite; what went in is finite")
 
 
 def test_other_precisions_name_the_command_that_decides(tmp_path: Path, cli: Cli) -> None:
     Program().write(tmp_path / "a")
     Program(dtype=np.dtype(ml_dtypes.bfloat16)).write(tmp_path / "b")
-    result = cli("trace", "diff", str(tmp_path / "a"), str(tmp_path / "b"))
-    assert result.code == 3
+    result = cli("trace", "diff", str(tmp_path / "a"), str(tmp_path / "b")).ended(3)
     assert "INCONCLUSIVE" in result.out
     assert "assay model check net.py:build --target torch-bf16" in result.out
 
@@ -156,12 +153,8 @@ def test_a_damaged_trace_is_refused(tmp_path: Path, cli: Cli, name: str, line: s
 
 def test_what_is_not_a_trace_is_refused(tmp_path: Path, cli: Cli) -> None:
     Program().write(tmp_path / "a")
-    result = cli("trace", "diff", str(tmp_path / "a"), str(tmp_path))
-    assert result.code == 2
-    assert "has no trace" in result.err
-    assert "assay trace run -o" in result.err
-    result = cli("trace", "diff", str(tmp_path / "a"), "nowhere")
-    assert (result.code, "no run or folder named 'nowhere'" in result.err) == (2, True)
+    cli("trace", "diff", str(tmp_path / "a"), str(tmp_path)).ended(2, "has no trace", "assay trace run -o")
+    cli("trace", "diff", str(tmp_path / "a"), "nowhere").ended(2, "no run or folder named 'nowhere'")
 
 
 def test_names_pair_what_nothing_else_does(tmp_path: Path, cli: Cli, diff: Diff) -> None:
@@ -171,8 +164,7 @@ def test_names_pair_what_nothing_else_does(tmp_path: Path, cli: Cli, diff: Diff)
     code, facts, _ = diff(Program(), other, "--names", str(names))
     assert (code, facts["coverage"]["by"]) == (3, {"names": 9, "key": 2})
     names.write_text("layers.* = g.*\nlayer.1 = h.1\nnonsense\n")
-    result = cli("trace", "diff", str(tmp_path / "a"), str(tmp_path / "b"), "--names", str(names))
-    assert result.code == 2
+    result = cli("trace", "diff", str(tmp_path / "a"), str(tmp_path / "b"), "--names", str(names)).ended(2)
     assert "names.txt:1:1: B has no module 'g.0'" in result.err
     assert "names.txt:2:1: A has no module 'layer.1'; did you mean 'layers.1'" in result.err
     assert "names.txt:3:1: is not NAME = NAME" in result.err

@@ -158,10 +158,8 @@ def test_an_explanation_replaces_the_one_before(gathered: Path, cli: Cli) -> Non
 @pytest.mark.needs(golden=True)
 @pytest.mark.parametrize("gathered", [_PLAIN], indirect=True)
 def test_a_program_without_torch(gathered: Path, cli: Cli) -> None:
-    result = cli("golden", "explain", "golden.yml")
-    assert result.code == 2
+    result = cli("golden", "explain", "golden.yml").ended(2)
     assert "was not checked yet" in result.out + result.err
     (gathered / "train.py").write_text(_PLAIN.replace("1.0 / step", "2.0 / step"))
-    result = cli("golden", "check", "golden.yml", "--explain")
-    assert result.code == 3
+    result = cli("golden", "check", "golden.yml", "--explain").ended(3)
     assert "the program did not import torch; a trace has the tensors of torch, nothing of numpy" in result.out

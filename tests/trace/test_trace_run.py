@@ -75,8 +75,7 @@ def test_a_program_is_recorded_with_noise_and_proved(cli: Cli, program: Path) ->
     shown = cli("trace", "show", "kept", "--in", "2", "--json")
     assert {row["module"] for row in json.loads(shown.out)["rows"]} == {"2"}
     assert cli("trace", "show", found["run"]).code == 0
-    again = cli("trace", "run", "-o", "kept", "--", sys.executable, "train.py")
-    assert (again.code, "-o kept exists" in again.err) == (2, True)
+    cli("trace", "run", "-o", "kept", "--", sys.executable, "train.py").ended(2, "-o kept exists")
 
 
 @pytest.mark.parametrize(
@@ -135,8 +134,7 @@ def test_a_study_file_asks_for_traces(cli: Cli, program: Path) -> None:
     (run_dir,) = (path for path in (program / "runs" / "s").iterdir() if path.name != ".assay")
     assert [each["step"] for each in load_trace(list_traces(str(run_dir))[0]).steps] == [1, 3]
     (program / "study.yml").write_text(f"{command}trace: {{step: 1, level: modul, placement: {{'*': X(0)}}}}\n")
-    refused = cli("run", "study.yml")
-    assert refused.code == 2
+    refused = cli("run", "study.yml").ended(2)
     assert "study.yml:2:9 trace.step: unknown key" in refused.err
     assert "did you mean 'module'?" in refused.err
     assert "trace.placement.*: " in refused.err
@@ -164,5 +162,4 @@ def test_torchrun_records_each_rank_and_a_placement_can_be_declared(cli: Cli, pr
 def test_steps_are_numbers_and_ranges(cli: Cli) -> None:
     assert parse_steps("100,1-3, 2", "--steps") == (1, 2, 3, 100)
     for text in ("0", "2-1", "one", "1,,2", ""):
-        done = cli("trace", "run", "--steps", text, "--", "true")
-        assert (done.code, "is not a list of steps" in done.err) == (2, True)
+        cli("trace", "run", "--steps", text, "--", "true").ended(2, "is not a list of steps")

@@ -115,9 +115,7 @@ def test_without_a_display_the_address_is_printed(
 def test_a_name_that_does_not_fit_starts_nothing(
     own_bench: Bench, cli: Cli, browsed: Path, name: str, message: str
 ) -> None:
-    result = cli("open", name)
-    assert result.code == 2
-    assert message in result.err
+    cli("open", name).ended(2, message)
     assert not list((own_bench.folder.parent / ".cache").glob("serve*"))
 
 
@@ -125,6 +123,4 @@ def test_a_server_that_ends_at_once_is_explained(
     own_bench: Bench, cli: Cli, browsed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ASSAY_TOKEN", "short")
-    result = cli("open")
-    assert result.code == 4
-    assert "ASSAY_TOKEN: a token has at least 16 plain characters" in result.err
+    cli("open").ended(4, "ASSAY_TOKEN: a token has at least 16 plain characters")

@@ -118,8 +118,7 @@ class TestPages:
 
 class TestNotFinite:
     def test_it_is_marked_in_the_table(self, client: TestClient) -> None:
-        text = client.get("/studies/odd?sort=loss").text
-        rows = re.findall(r"<tr data-run.*?</tr>", text, re.DOTALL)
+        rows = re.findall(r"<tr data-run.*?</tr>", client.get("/studies/odd?sort=loss").text, re.DOTALL)
         (row,) = [row for row in rows if "not finite" in row]
         assert 'data-run="lr=0.1,seed=3"' in row
         assert '<td class="num"><span class="bad">nan</span></td>' in row

@@ -40,8 +40,7 @@ def read_names(text: str) -> list[str]:
 
 
 def read_head(text: str) -> list[str]:
-    table = text.partition('id="runs"')[2]
-    cells = re.findall(r"<th .*?</th>", table, re.DOTALL)
+    cells = re.findall(r"<th .*?</th>", text.partition('id="runs"')[2], re.DOTALL)
     return [re.sub(r"<[^>]+>|[↑↓]", "", cell).strip() for cell in cells if "checkbox" not in cell]
 
 

@@ -128,8 +128,7 @@ def render_log(*summaries: dict[str, Any]) -> str:
 
 
 def test_perfzero_s_log_and_what_it_printed(load: Any, tmp_path: Path) -> None:
-    second = {**PERFZERO, "execution_id": "second"}
-    found = load(render_log(PERFZERO, second, PERFZERO))
+    found = load(render_log(PERFZERO, {**PERFZERO, "execution_id": "second"}, PERFZERO))
     assert [each.execution_id for each in found] == [PERFZERO["execution_id"], "second"], "each once"
     assert found[0] == load(PERFZERO)[0]
     (same_line,) = load("INFO: completed with summary: " + json.dumps(PERFZERO))

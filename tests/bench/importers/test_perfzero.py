@@ -114,8 +114,7 @@ def test_columns_of_tables_are_kept(load: Any) -> None:
 def test_the_digest_is_of_the_content_and_not_of_its_layout(load: Any, tmp_path: Path) -> None:
     first = load({"trial_id": 1}).extra[DIGEST]
     path = tmp_path / "perfzero_summary.json"
-    content = json.loads(path.read_text())
-    path.write_text(json.dumps(dict(reversed(content.items())), indent=4))
+    path.write_text(json.dumps(dict(reversed(json.loads(path.read_text()).items())), indent=4))
     assert load_foreign(str(path))[0].extra[DIGEST] == first
     assert load({"trial_id": 2}).extra[DIGEST] != first
     assert load({"trial_id": 1}, setup_info={"x": 1}).extra[DIGEST] != first

@@ -106,8 +106,7 @@ def test_a_small_step_that_lasts_is_found_from_afar():
 
 def test_a_long_series_is_searched_in_stretches():
     at = [310, 900, 1399, 1400 + 250]
-    values = build_series(dict(zip(at, (0.1, -0.1, 0.12, -0.1), strict=True)), n=2000)
-    found = indices(values)
+    found = indices(build_series(dict(zip(at, (0.1, -0.1, 0.12, -0.1), strict=True)), n=2000))
     assert len(found) == 4
     assert all(abs(index - expected) <= 2 for index, expected in zip(found, at, strict=True))
 

@@ -106,8 +106,7 @@ def trend_of(values):
 
 @pytest.mark.parametrize(("n", "rise"), [(12, 0.35), (30, 0.15), (200, 0.1)])
 def test_a_creep_is_found(n, rise):
-    found = [trend_of(draw(n, seed, rise)) for seed in range(20)]
-    known = [one for one in found if one]
+    known = [one for one in [trend_of(draw(n, seed, rise)) for seed in range(20)] if one]
     assert len(known) >= 16
     assert np.mean([one.effect for one in known]) == pytest.approx(rise, abs=0.03)
     assert sum(one.interval[0] <= rise <= one.interval[1] for one in known) >= 0.8 * len(known)

@@ -485,8 +485,7 @@ def test_a_worsening_of_the_size_that_is_stated_is_found_in_nine_of_ten(trials, 
 
     stated = statistics.median(run(1.0).detectable or math.nan for _ in range(40))
     factor = 1 + stated if direction == "min" else 1 - stated
-    found = sum(run(factor).kind is VerdictKind.FAIL for _ in range(100))
-    assert 80 <= found <= 99
+    assert 80 <= sum(run(factor).kind is VerdictKind.FAIL for _ in range(100)) <= 99
 
 
 def test_what_could_be_seen_is_unknown_where_nothing_was_compared():

@@ -140,8 +140,7 @@ def test_20_steps_logged_every_5_record_exactly_4_values_and_compare_4(lab: Lab,
     for segment, entry in zip(report.segments, lab.logs.values(), strict=True):
         last = list(entry["results"])[-1]
         lab.change(first=first, loss={last: "9999"})
-        failed = lab.check_one()
-        kinds = {found.start_step: found.verdict.kind for found in failed.segments}
+        kinds = {found.start_step: found.verdict.kind for found in lab.check_one().segments}
         assert kinds[segment.start_step] is VerdictKind.FAIL
 
 

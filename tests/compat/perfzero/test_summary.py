@@ -187,8 +187,7 @@ def test_every_field_of_the_document() -> None:
 
 
 def test_what_is_not_known_is_left_out_where_perfzero_left_it_out() -> None:
-    execution = BenchExecution("e", "m.f", 1, BenchResult("m.f", False), "", "")
-    summary = build_summary(execution, BARE)
+    summary = build_summary(BenchExecution("e", "m.f", 1, BenchResult("m.f", False), "", ""), BARE)
     assert summary["benchmark_result"]["wall_time"] == -1.0
     assert set(summary["benchmark_info"]) == {"harness_name", "harness_info", "has_exception", "site_package_info"}
     assert summary["ml_framework_info"] == {"name": "", "version": "", "build_version": ""}

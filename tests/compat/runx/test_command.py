@@ -243,8 +243,7 @@ class TestFailures:
     def test_a_failed_run_is_repeated_with_its_own_code_and_that_is_printed_first(self, user: UserFolder) -> None:
         user.write("train.py", "import sys; print('old'); sys.exit(1)")
         user.write("sweep.yml", "CMD: 'python train.py'\nHPARAMS: {lr: 1}\n")
-        failed = user.assay("runx", "sweep.yml", "-i")
-        hint = re.findall(r"assay (rerun \S+)", failed.err)[0].split()
+        hint = re.findall(r"assay (rerun \S+)", user.assay("runx", "sweep.yml", "-i").err)[0].split()
         user.write("train.py", "print('new')")
         again = user.assay(*hint, code=1)
         line = "1 run has the recorded snapshot: train.py has changed since (--new-code takes the current code)\n"

@@ -88,8 +88,7 @@ class Dashboard:
 
 def read_file(headers: Any, body: bytes) -> bytes:
     head = f"Content-Type: {headers['Content-Type']}\r\n\r\n".encode()
-    message = email.parser.BytesParser().parsebytes(head + body)
-    (part,) = message.get_payload()
+    (part,) = email.parser.BytesParser().parsebytes(head + body).get_payload()
     assert isinstance(part, email.message.Message)
     assert part.get_param("name", header="Content-Disposition") == "file"
     assert part.get_content_type() == "application/zip"

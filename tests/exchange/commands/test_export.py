@@ -186,9 +186,7 @@ def test_nothing_to_export(cli: Cli, own_bench: Bench) -> None:
     assert (result.code, result.out) == (2, "")
     assert "no runs yet" in result.err
     make_run(own_bench, "a", {}, [])
-    result = cli("export", "json", "--series", "made")
-    assert result.code == 2
-    assert "the only run has no metric" in result.err
+    cli("export", "json", "--series", "made").ended(2, "the only run has no metric")
     assert "empty, made" in cli("export", "csv", "nothing-like-it").err
 
 
@@ -202,9 +200,7 @@ def test_a_file_that_cannot_be_written(cli: Cli, bench: Bench, monkeypatch: pyte
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("assay.exchange.export.build_csv_row", fail)
-    result = cli("export", "csv", "fit", "-o", "old.csv")
-    assert result.code == 4
-    assert "old.csv cannot be written: No space left" in result.err
+    cli("export", "csv", "fit", "-o", "old.csv").ended(4, "old.csv cannot be written: No space left")
     assert (bench.folder / "old.csv").read_text() == "old"
     assert [path.name for path in bench.folder.glob("old.csv*")] == ["old.csv"]
     assert not list(bench.folder.glob("*.tmp"))
@@ -212,9 +208,7 @@ def test_a_file_that_cannot_be_written(cli: Cli, bench: Bench, monkeypatch: pyte
 
 def test_without_pyarrow_the_message_says_what_to_install(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    result = cli("export", "parquet", "fit", "-o", "x.parquet")
-    assert result.code == 2
-    assert "pip install 'assay[parquet]'" in result.err
+    cli("export", "parquet", "fit", "-o", "x.parquet").ended(2, "pip install 'assay[parquet]'")
 
 
 def test_a_reader_that_stops_reading(bench: Bench) -> None:

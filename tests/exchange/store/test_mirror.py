@@ -131,8 +131,7 @@ def test_others_locks_and_temporary_files_are_files_like_any_other(here: Remote,
         "n" * 255: b"long",
     }
     ours = {"run.json.0a1b2c3d.tmp": b"half", "a.lock": b"", "supervisors.lock": b"1"}
-    source = fill(tmp_path / "source", kept | ours)
-    push(source, here)
+    push(fill(tmp_path / "source", kept | ours), here)
     fetch(here, tmp_path / "there")
     assert read_tree(tmp_path / "there") == kept
 

@@ -66,8 +66,7 @@ def test_both_moved_it_and_every_cell_is_repeated(lab: TwoSides) -> None:
 
 
 def test_what_is_no_larger_than_the_repeats_differ_is_not_called_moved(lab: TwoSides) -> None:
-    ended = lab.run("blame", "--a-env", "env NOISE=0.05", "--b-env", "env NOISE=0.05 SCALE=1.001")
-    assert ended.code == 3
+    ended = lab.run("blame", "--a-env", "env NOISE=0.05", "--b-env", "env NOISE=0.05 SCALE=1.001").ended(3)
     assert "the environment moved loss by no more than the repeats differ (" in ended.out
     assert "the code is the same on both sides" in ended.out
     assert "within noise" in ended.out
@@ -97,8 +96,7 @@ def test_a_cell_that_does_not_run_is_an_error_and_the_rest_is_reported(
 
 def test_a_cell_that_crashed_is_in_the_report_and_leaves_the_other_effect(lab: TwoSides) -> None:
     lab.move_code()
-    ended = lab.run("blame", "--b-env", "env CRASH=1")
-    assert ended.code == 1
+    ended = lab.run("blame", "--b-env", "env CRASH=1").ended(1)
     assert "ERROR code a in environment b: " in ended.out
     assert "no such device" in ended.out
     assert "the environment moved loss by an unknown amount, the code by +0.01" in ended.out
@@ -124,16 +122,11 @@ def test_bad_sides_are_refused_before_anything_runs(lab: TwoSides) -> None:
     ):
         ended = lab.run("blame", *words)
         assert (ended.code, message in ended.err) == (2, True), ended.err
-    text = lab.manifest.read_text()
-    lab.manifest.write_text(text.replace('"dirty": false', '"dirty": true'))
-    ended = lab.run(*MOVED)
-    assert ended.code == 2
-    assert "was made with changes that were not committed" in ended.err
-    assert "as in --a-rev HEAD" in ended.err
+    lab.manifest.write_text(lab.manifest.read_text().replace('"dirty": false', '"dirty": true'))
+    lab.run(*MOVED).ended(2, "was made with changes that were not committed", "as in --a-rev HEAD")
     study = lab.folder / "golden.yml"
     study.write_text(study.read_text().replace("train.py", str(lab.folder / "train.py")))
-    ended = lab.run(*MOVED, "--a-rev", "HEAD")
-    assert ended.code == 2
+    ended = lab.run(*MOVED, "--a-rev", "HEAD").ended(2)
     assert "train.py is a file of the repository: both sides would use it as it is" in ended.err
     assert not list((lab.folder / "runs").glob("golden-fit-blame/aa-*"))
 
@@ -145,14 +138,11 @@ def test_a_rebase_for_the_environment_alone(lab: TwoSides) -> None:
     assert "moved" in accepted.out
     lab.move_code()
     before = lab.manifest.read_text()
-    refused = lab.run(*words, SCALE="1.002")
-    assert refused.code == 1
+    refused = lab.run(*words, SCALE="1.002").ended(1)
     assert "refused: the code moved loss by 0.01 since " in refused.out
     assert lab.manifest.read_text() == before
     lab.manifest.write_text(before.replace('"commit": "', '"comment": "'))
-    refused = lab.run(*words)
-    assert refused.code == 1
-    assert "does not state the commit" in refused.out
+    lab.run(*words).ended(1).printed("does not state the commit")
 
 
 def test_a_recording_that_was_staged_by_other_code_is_not_accepted(lab: TwoSides) -> None:
@@ -167,8 +157,7 @@ def test_a_recording_that_was_staged_by_other_code_is_not_accepted(lab: TwoSides
 
 def test_noise_that_may_hide_what_the_code_moved_is_refused(lab: TwoSides) -> None:
     lab.move_code(1.000001)
-    refused = lab.run("rebase", "--environment-only", "--reason", "x", NOISE="0.2")
-    assert refused.code == 1
+    refused = lab.run("rebase", "--environment-only", "--reason", "x", NOISE="0.2").ended(1)
     assert "refused: the code may have moved loss: the noise hides up to " in refused.out
 
 
@@ -206,12 +195,8 @@ def test_without_a_fitting_one_the_choices_are_shown(lab: TwoSides) -> None:
         assert ended.code == 2, ended.out
         assert "--environment a100  # NVIDIA A100, torch 2.5.1" in ended.out + ended.err
         assert "--environment default  # NVIDIA H100, torch 2.5.1" in ended.out + ended.err
-    odd = lab.run("gather", "--environment", "../a100")
-    assert "'../a100' cannot name an environment" in odd.out
-    assert odd.code == 2
-    unknown = lab.run("check", "--environment", "b200")
-    assert unknown.code == 2
-    assert "no environment named 'b200'" in unknown.out
+    lab.run("gather", "--environment", "../a100").ended(2).printed("'../a100' cannot name an environment")
+    lab.run("check", "--environment", "b200").ended(2).printed("no environment named 'b200'")
 
 
 def test_a_golden_without_an_environment_is_used_everywhere_and_keys_hold_what_is_known(lab: TwoSides) -> None:
@@ -220,8 +205,7 @@ def test_a_golden_without_an_environment_is_used_everywhere_and_keys_hold_what_i
     assert lab.run("check").code == 0
     lab.gather("--environment", "h100")
     state(lab.folder / "golden" / "fit_h100@convergence_harness_manifest.json", "NVIDIA H100", "2.5.1")
-    ended = lab.run("check")
-    assert "environment: default (unknown), of 2 goldens in the store" in ended.out
+    assert "environment: default (unknown), of 2 goldens in the store" in lab.run("check").out
     key = build_key({"hardware": {"gpus": [{"name": "H100"}, {"name": "H100"}]}, "image": "a.sif"})
     assert describe_key(key) == "H100, image a.sif"
     assert build_key({"hardware": None, "packages": [], "image": None}) == {}

@@ -71,15 +71,13 @@ def test_a_change_is_found_accepted_and_open_again(folder: Path, cli: Cli, monke
     with open_client(folder / "runs") as client:
         page = client.get("/goldens/golden-charlm").text
         assert re.search(r"abacus: loss \+1.99% \[.*\] since 2026-03-11 \(6 of 16 nights\)", page)
-    result = cli("golden", "history", "g.yml")
-    assert result.code == 1
+    result = cli("golden", "history", "g.yml").ended(1)
     assert "charlm: FAIL, loss +1.99% [" in result.out
     assert "since 2026-03-11 (6 of 16 nights): commit new instead of old" in result.out
     assert "2 earlier nights; --all shows them" in result.out
     assert "2026-03-01" not in result.out
     assert "2026-03-01" in cli("golden", "history", "g.yml", "--all").out
-    accepted = cli("golden", "history", "g.yml", "--accept", "2026-03-11", "--reason", "larger data")
-    assert accepted.code == 0
+    accepted = cli("golden", "history", "g.yml", "--accept", "2026-03-11", "--reason", "larger data").ended(0)
     assert "charlm, accepted: 2026-03-11, 2026-03-12, " in accepted.err
     assert "accepted: larger data" in accepted.out
     (facts,) = json.loads(cli("golden", "history", "g.yml", "--json", "--html", "page.html", "--junit", "x.xml").out)
@@ -91,8 +89,7 @@ def test_a_change_is_found_accepted_and_open_again(folder: Path, cli: Cli, monke
 def test_a_drift_is_one_sentence(folder: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     for night in range(24):
         keep(folder, monkeypatch, night, 1 + 1e-4 * night)
-    found = cli("golden", "history", "g.yml")
-    assert found.code == 3
+    found = cli("golden", "history", "g.yml").ended(3)
     assert "charlm: CHANGED, loss +0.16% little by little, in 24 nights since 2026-03-01\n" in found.out
     assert "--accept 2026-03-17 --reason" in found.out
     assert cli("golden", "history", "g.yml", "--accept", "last", "--reason", "meant").code == 0
@@ -104,8 +101,7 @@ def test_goldens_and_devices_are_never_pooled(folder: Path, cli: Cli, monkeypatc
         keep(folder, monkeypatch, night, 3.0, gathered="2025-01-01")
         keep(folder, monkeypatch, night + 8, 1.0)
         keep(folder, monkeypatch, night + 16, 2.0, origin={"GPUs": "H200", "cpu": "abacus"})
-    result = cli("golden", "history", "g.yml")
-    assert result.code == 0
+    result = cli("golden", "history", "g.yml").ended(0)
     assert result.out.count("charlm: PASS, no lasting change in 8 nights") == 2
     assert "8 earlier checks are against another golden, and are not compared" in result.out
     assert "on H200, golden of 2026-01-01" in result.out
@@ -124,21 +120,16 @@ def test_checks_of_one_day_are_one_night(folder: Path, cli: Cli, monkeypatch: py
 def test_no_night_one_night_and_nights_that_cannot_be_read(
     folder: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    none = cli("golden", "history", "g.yml")
-    assert none.code == 2
-    assert "no check of charlm is kept in " in none.err
-    assert "assay golden check g.yml" in none.err
+    cli("golden", "history", "g.yml").ended(2, "no check of charlm is kept in ", "assay golden check g.yml")
     keep(folder, monkeypatch, 0)
-    one = cli("golden", "history", "g.yml")
-    assert one.code == 3
+    one = cli("golden", "history", "g.yml").ended(3)
     assert "1 night with a level of it: a lasting change shows from 6 on" in one.out
     for night in range(1, 8):
         keep(folder, monkeypatch, night)
     assert cli("golden", "history", "g.yml").code == 0
     files = sorted((folder / "runs/golden-charlm/.assay/golden").iterdir())
     files[3].write_bytes(b"torn")
-    damaged = cli("golden", "history", "g.yml")
-    assert damaged.code == 3
+    damaged = cli("golden", "history", "g.yml").ended(3)
     assert "damaged" in damaged.out
     for path in files:
         path.write_bytes(b"torn")

@@ -153,8 +153,7 @@ def newest(elsewhere: TwoSides) -> Path:
 
 def refuse(elsewhere: TwoSides, *words: str) -> str:
     before = elsewhere.manifest.read_text()
-    ended = elsewhere.run(*REBASE, *words)
-    assert ended.code == 1
+    ended = elsewhere.run(*REBASE, *words).ended(1)
     assert elsewhere.manifest.read_text() == before
     return ended.out
 

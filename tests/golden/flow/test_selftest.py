@@ -65,8 +65,7 @@ def segment(kind):
 )
 def test_only_a_passing_control_and_no_missed_fault_are_a_success(control, kinds, code):
     injected = tuple(Injected(Fault("env", "X", kind), segment(VerdictKind(kind))) for kind in kinds)
-    report = SelftestReport("t", 100, segment(VerdictKind(control)), injected)
-    assert report.exit_code is code
+    assert SelftestReport("t", 100, segment(VerdictKind(control)), injected).exit_code is code
     words = {"FAIL": "caught", "CHANGED": "caught", "ERROR": "not tried"}
     assert [each.word for each in injected] == [words.get(kind, "missed") for kind in kinds]
 

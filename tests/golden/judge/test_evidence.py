@@ -133,8 +133,7 @@ def test_what_stands_still_in_the_golden_or_the_check_is_named_whatever_its_name
 
 
 def test_a_gradient_norm_of_0_shows_that_nothing_trains_and_other_constants_do_not():
-    found = golden(loss=[2.3, 2.2, 2.4], grad_norm=[0] * 5)
-    (text,) = find_dead(found, check(grad_norm=[0] * 5))
+    (text,) = find_dead(golden(loss=[2.3, 2.2, 2.4], grad_norm=[0] * 5), check(grad_norm=[0] * 5))
     assert text.startswith("grad_norm is 0 at every step")
     assert find_dead(golden(grad_norm=[1] * 5)) == [], "a clipped norm may be constant"
     assert find_dead(golden(grad_norm=[3, 2, 1], grad_norm_frozen=[0] * 5)) == []

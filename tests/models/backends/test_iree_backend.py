@@ -187,8 +187,7 @@ def test_a_model_without_a_name_and_without_inputs(bench):
 
 @pytest.mark.services("backends")
 def test_empty_tensors(bench):
-    text = "g (float[n,2] a) => (float[n,2] y) { y = Neg(a) }"
-    made = bench.prepare(bench.save(text))
+    made = bench.prepare(bench.save("g (float[n,2] a) => (float[n,2] y) { y = Neg(a) }"))
     ran = bench.run(made.path, {"a": np.zeros((0, 2), np.float32)}, ["y"])
     assert ran.is_ok, ran.message
     assert load_tensors(ran.path)["y"].shape == (0, 2)

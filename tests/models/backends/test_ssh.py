@@ -247,8 +247,7 @@ def test_programs_are_copied_once_for_each_content(board, make, perform, tmp_pat
     places = []
     for text in (RUNNER, RUNNER, RUNNER + "# newer\n"):
         script.write_text(text)
-        made = perform(target_of(board, **options), make())
-        places.append(made.stdout.splitlines()[1])
+        places.append(perform(target_of(board, **options), make()).stdout.splitlines()[1])
     assert places[0] == places[1] != places[2]
     assert all(Path(place).is_file() for place in places)
     assert Path(places[0]).read_text() == RUNNER

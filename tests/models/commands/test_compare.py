@@ -23,8 +23,7 @@ def test_compare_names_the_layer_in_every_report_and_judge_repeats_it(cli: Cli, 
     made = quantise(write_float(folder / "float.onnx"), folder / "int8.onnx")
     plant(made, folder / "bad.onnx", "v_scale", lambda array: (array * 1.5).astype(array.dtype))
     files = ("--md", "report.md", "--junit", "report.xml", "--html", "report.html")
-    found = cli("model", "compare", "float.onnx", "bad.onnx", "--keep-outputs", "kept", "--quiet", *files)
-    assert found.code == 1
+    found = cli("model", "compare", "float.onnx", "bad.onnx", "--keep-outputs", "kept", "--quiet", *files).ended(1)
     assert found.out.startswith("FAIL bad against float: the first wrong layer is Conv_3: ")
     assert "layers paired: 6 of 6 (100%)" in found.out
     assert "assay model reduce" not in found.out
@@ -36,8 +35,7 @@ def test_compare_names_the_layer_in_every_report_and_judge_repeats_it(cli: Cli, 
     assert (again["verdict"], again["summary"] in found.out.replace("\n", " ")) == ("FAIL", True)
     assert cli("model", "judge", "kept", "--tolerance", "rel=10").code == 0
     assert cli("model", "compare", "float.onnx", "int8.onnx", "--quiet").code == 0
-    found = cli("model", "compare", "float.onnx", "bad.onnx", "--quiet", "--bisect")
-    assert found.code == 1
+    found = cli("model", "compare", "float.onnx", "bad.onnx", "--quiet", "--bisect").ended(1)
     assert found.out.startswith("FAIL bad against float: the first wrong layer is Conv_3: ")
     assert "MatMul_6" not in found.out
 
@@ -76,9 +74,7 @@ def test_what_cannot_be_compared_gets_one_line(cli: Cli, folder: Path) -> None:
 def test_outputs_of_elsewhere(cli: Cli, folder: Path, actual: dict[str, list[float]], code: int, message: str) -> None:
     np.savez(folder / "expected.npz", a=np.float32([1.0, 2.0]), b=np.float32([3.0, 4.0]))
     np.savez(folder / "actual.npz", **{name: np.float32(values) for name, values in actual.items()})
-    found = cli("model", "judge", "expected.npz", "actual.npz")
-    assert found.code == code
-    assert message in found.out
+    cli("model", "judge", "expected.npz", "actual.npz").ended(code).printed(message)
     assert cli("model", "judge", ".").code == code
 
 
@@ -89,6 +85,4 @@ def test_samples_that_only_one_side_has_are_not_a_pass(cli: Cli, folder: Path) -
     content = json.loads(write_polygraphy(folder / "out.json", "onnxrt", "trt").read_text())
     content["lst"][1][1].pop()
     (folder / "out.json").write_text(json.dumps(content))
-    found = cli("model", "judge", "out.json")
-    assert found.code == 3
-    assert "2 samples of onnxrt, 1 of trt" in found.out
+    cli("model", "judge", "out.json").ended(3).printed("2 samples of onnxrt, 1 of trt")

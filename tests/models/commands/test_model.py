@@ -69,8 +69,7 @@ def model(folder: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
 
     def call(*words: str) -> Result:
         capsys.readouterr()
-        code = run(["model", *words])
-        return Result(code, *capsys.readouterr())
+        return Result(run(["model", *words]), *capsys.readouterr())
 
     assert folder.is_dir()
     return call
@@ -87,9 +86,7 @@ def test_what_is_not_a_model_is_refused_by_every_command(command: str, model: Cl
     """The kinds of files that are none: `graph/test_graph.py`."""
     (folder / "empty.onnx").write_bytes(b"")
     target = ["--target", "ort"] if command in ("check", "bisect", "reduce") else []
-    result = model(command, "empty.onnx", *target)
-    assert result.code == 2
-    assert "is not an ONNX model: the file is empty" in result.err
+    result = model(command, "empty.onnx", *target).ended(2, "is not an ONNX model: the file is empty")
     assert "Traceback" not in result.out + result.err
     assert result.out == ""
 
@@ -98,9 +95,7 @@ def test_what_only_the_run_finds_out_is_an_error_of_the_command(here: Cli, folde
     loaded = onnx.load(folder / "chain.onnx")
     onnx.save(loaded, folder / "external.onnx", save_as_external_data=True, location="weights.bin", size_threshold=0)
     (folder / "weights.bin").unlink()
-    result = here("check", "external.onnx", "--target", "ort")
-    assert result.code == 2
-    assert "weights.bin is missing" in result.err
+    result = here("check", "external.onnx", "--target", "ort").ended(2, "weights.bin is missing")
     assert "Traceback" not in result.out + result.err
     assert here("layers", "external.onnx").code == 0  # it reads the graph alone
 
@@ -117,15 +112,12 @@ def test_what_only_the_run_finds_out_is_an_error_of_the_command(here: Cli, folde
 )
 def test_what_cannot_be_meant_is_a_usage_error(words: list[str], message: str, model: Cli) -> None:
     """All that a check refuses beforehand: `flow/test_options.py`."""
-    result = model("check", "chain.onnx", *words)
-    assert result.code == 2
-    assert message in result.err
+    result = model("check", "chain.onnx", *words).ended(2, message)
     assert "Traceback" not in result.err
 
 
 def test_a_correct_target_is_reported_in_one_line_a_table_and_its_run(model: Cli, folder: Path) -> None:
-    result = model("check", "chain.onnx", "--target", "ort:unoptimized")
-    assert result.code == 0
+    result = model("check", "chain.onnx", "--target", "ort:unoptimized").ended(0)
     assert result.out.startswith("PASS chain on ort:unoptimized: 3 layers and the full model agree with ort\n")
     assert result.err.splitlines()[0].startswith("ok             chain_full_model")
     assert (folder / result.out.splitlines()[-1].removeprefix("kept in ") / "model.json").exists()
@@ -146,8 +138,7 @@ def test_reports_are_written_to_files_and_one_to_stdout(here: Cli, folder: Path)
 def test_the_commands_of_a_report_work_when_pasted(here: Cli, folder: Path) -> None:
     """--json has them as `next`; with --debug-cache its stderr has the reasons of hits and misses alone."""
     words = ["check", "chain.onnx", "--target", "wrong", "--dim", "batch=3", "--tolerance", "rel=1e-4"]
-    result = here(*words, "--json", "--debug-cache")
-    assert result.code == 1
+    result = here(*words, "--json", "--debug-cache").ended(1)
     assert len(result.err.splitlines()) > 4
     assert all(CACHE_LINE.search(line) for line in result.err.splitlines()), result.err
     facts = json.loads(result.out)
@@ -159,34 +150,28 @@ def test_the_commands_of_a_report_work_when_pasted(here: Cli, folder: Path) -> N
     words = shlex.split(show)
     assert words[:3] == ["assay", "model", "diff"]
     assert os.path.isabs(words[3]), "it may be pasted anywhere"
-    pasted = here(*words[2:])
-    assert pasted.code == 1
+    pasted = here(*words[2:]).ended(1)
     assert pasted.out.startswith("FAIL: the tensors differ")
 
 
 @pytest.mark.parametrize("command", ["bisect", "reduce"])
 def test_bisect_and_reduce_choose_themselves(command: str, model: Cli) -> None:
-    result = model(command, "chain.onnx", "--target", "wrong", "--only", "Add_1")
-    assert result.code == 2
-    assert "--only" in result.err
+    model(command, "chain.onnx", "--target", "wrong", "--only", "Add_1").ended(2, "--only")
 
 
 def test_bisect_names_the_layer(here: Cli) -> None:
-    result = here("bisect", "chain.onnx", "--target", "wrong")
-    assert result.code == 1
+    result = here("bisect", "chain.onnx", "--target", "wrong").ended(1)
     assert result.out.startswith("FAIL chain on wrong: the first wrong layer is Add_1: sum is off by 0.01 of its scale")
 
 
 def test_what_reduce_prints_fails_in_the_same_way_when_pasted(here: Cli, folder: Path) -> None:
-    result = here("reduce", "chain.onnx", "--target", "refuses", "--samples", "2", "-o", "out/small.onnx")
-    assert result.code == 1
+    result = here("reduce", "chain.onnx", "--target", "refuses", "--samples", "2", "-o", "out/small.onnx").ended(1)
     assert [node.op_type for node in onnx.load(folder / "out" / "small.onnx").graph.node] == ["Add"]
     (line,) = [line for line in result.out.splitlines() if line.startswith("reproduce it:")]
     words = shlex.split(line.partition(":")[2])
     assert words[:4] == ["assay", "model", "check", "out/small.onnx"]  # from here: the report of a file has whole paths
     assert words.count("--input") == 2
-    pasted = here(*words[2:])
-    assert pasted.code == 1
+    pasted = here(*words[2:]).ended(1)
     assert pasted.out.startswith("ERROR small on refuses: the first wrong layer is Add_0: compile unsupported: no Add")
 
 
@@ -199,8 +184,7 @@ def test_the_command_of_a_failed_step_can_be_pasted_anywhere(
     with (folder / "assay.toml").open("a") as file:
         file.write(f'[targets.tool]\nrun = "{sys.executable} tool.py {{model}}"\n')
     monkeypatch.chdir(folder / "sub")
-    result = here("check", "../chain.onnx", "--target", "tool", "--only", "Add_1", "--quiet")
-    assert result.code == 1
+    result = here("check", "../chain.onnx", "--target", "tool", "--only", "Add_1", "--quiet").ended(1)
     (command,) = [line.strip().removeprefix("$ ") for line in result.out.splitlines() if line.startswith("  $ ")]
     assert command.startswith(f"cd {folder} && ")
     again = subprocess.run(command, shell=True, cwd="/", capture_output=True, text=True, check=False)
@@ -211,8 +195,7 @@ def test_the_command_of_a_compiler_of_ours_can_be_pasted_anywhere(here: Cli, fol
     nodes = [helper.make_node("MatMul", ["x", "w"], ["h"]), helper.make_node("Hardmax", ["h"], ["y"])]
     write_model(folder / "hard.onnx", nodes, {"x": [2, 3]}, {"y": [2, 3]}, {"w": np.eye(3, dtype=np.float32)}, opset=13)
     words = ["check", "hard.onnx", "--target", "iree", "--only", "Hardmax_1", "--compiler-options=--iree-no-such-flag"]
-    result = here(*words, "--quiet")
-    assert result.code == 1
+    result = here(*words, "--quiet").ended(1)
     (command,) = [
         line.strip().removeprefix("$ ")
         for line in result.out.splitlines()
@@ -270,8 +253,7 @@ def test_the_function_of_the_docs_takes_a_model_with_an_open_batch(here: Cli, fo
     words = ["check", "chain.onnx", "--target", "ort:unoptimized", "--function", "data.py:make", "--json"]
     result = here(*words, "--dim", "batch=3")
     assert result.code == 0, result.err
-    full = json.loads(result.out)["cases"][-1]
-    assert full["local"][0]["shape"][0] == [3, 4]
+    assert json.loads(result.out)["cases"][-1]["local"][0]["shape"][0] == [3, 4]
 
 
 def test_layers_lists_the_cases_with_their_nodes_own_names(model: Cli, folder: Path) -> None:
@@ -288,17 +270,14 @@ def test_layers_lists_the_cases_with_their_nodes_own_names(model: Cli, folder: P
 
 
 def test_split_writes_models_that_check_takes(here: Cli, folder: Path) -> None:
-    result = here("split", "chain.onnx", "--only", "Add_1")
-    assert result.code == 0
+    result = here("split", "chain.onnx", "--only", "Add_1").ended(0)
     assert result.out.splitlines() == ["chain_layers/chain_layer_Add_1.onnx"]
     base = folder / "chain_layers" / "chain_layer_Add_1"
-    again = here("check", f"{base}.onnx", "--target", "ort:unoptimized", "--input", f"{base}_inputs", "--quiet")
-    assert again.code == 0
+    here("check", f"{base}.onnx", "--target", "ort:unoptimized", "--input", f"{base}_inputs", "--quiet").ended(0)
 
 
 def test_convert_never_overwrites_the_model(model: Cli, folder: Path) -> None:
-    result = model("convert", "chain.onnx", "--opset", "18", "-o", "./chain.onnx")
-    assert result.code == 2
+    result = model("convert", "chain.onnx", "--opset", "18", "-o", "./chain.onnx").ended(2)
     assert "would overwrite the model itself" in result.err
     result = model("convert", "chain.onnx", "--opset", "18")
     assert (result.code, result.out) == (0, f"opset 17 → 18, 3 nodes: {folder}/chain_opset18.onnx\n")
@@ -319,9 +298,7 @@ def test_the_cache_is_listed_and_cleared(
 
 
 def test_a_command_that_is_not_there(model: Cli) -> None:
-    result = model("chek", "chain.onnx")
-    assert result.code == 2
-    assert "did you mean 'check'" in result.err
+    model("chek", "chain.onnx").ended(2, "did you mean 'check'")
 
 
 def test_help_loads_nothing_heavy() -> None:
@@ -339,17 +316,14 @@ def test_bench_finds_the_times_of_layers(here: Cli, folder: Path, capsys: pytest
     for _ in range(2):
         here("check", "chain.onnx", "--target", "ort:unoptimized", "--recompute-cache", "--quiet", "--label", "me")
     assert run(["bench", "history", "Add_1.run_s", "chain.ort_unoptimized", "--all", "--json"]) in (0, 3)
-    history = json.loads(capsys.readouterr().out)
-    assert "Add_1.run_s" in json.dumps(history)
+    assert "Add_1.run_s" in json.dumps(json.loads(capsys.readouterr().out))
     assert run(["bench", "table", "model.chain.ort_unoptimized", "--by", "label", "--all"]) == 0
     assert "me" in capsys.readouterr().out
 
 
 def test_on_a_terminal_progress_is_one_line_that_goes(here: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("assay.system.terminal.is_terminal", lambda _stream: True)
-    result = here("check", "chain.onnx", "--target", "ort:unoptimized")
-    assert result.code == 0
-    assert "PASS" in result.out
+    result = here("check", "chain.onnx", "--target", "ort:unoptimized").ended(0).printed("PASS")
     assert "\n" not in result.err, "no line stays"
     assert result.err.startswith("\r\x1b[Kok             chain_layer_Relu_2 ")
     assert result.err.endswith("\r\x1b[K")
@@ -379,8 +353,7 @@ def test_a_long_model_is_shown_in_part_unless_all_is_requested(
 ) -> None:
     monkeypatch.setattr("assay.models.report.check._MOST_ROWS", 5)
     write_long_chain(folder / "long.onnx", 8)
-    result = here("check", "long.onnx", "--target", "ort:unoptimized", "--quiet", "--all")
-    assert result.code == 0
+    result = here("check", "long.onnx", "--target", "ort:unoptimized", "--quiet", "--all").ended(0)
     assert all(f"_{number} " in result.out for number in range(8))
     report = load_report(str(folder / result.out.splitlines()[-1].removeprefix("kept in ")))
     assert report is not None

@@ -64,16 +64,12 @@ def net(cli: Cli) -> None:
     ],
 )
 def test_what_cannot_be_meant_is_refused_at_once(cli: Cli, net: None, words: tuple[str, ...], message: str) -> None:
-    result = cli("model", "check", *words)
-    assert result.code == 2
-    assert message in result.err
+    cli("model", "check", *words).ended(2, message)
 
 
 @pytest.mark.parametrize("command", ["layers", "split"])
 def test_commands_for_files_say_so(cli: Cli, net: None, command: str) -> None:
-    result = cli("model", command, "net.py:build")
-    assert result.code == 2
-    assert "net.py:build is a torch module, not an ONNX model" in result.err
+    cli("model", command, "net.py:build").ended(2, "net.py:build is a torch module, not an ONNX model")
 
 
 def test_a_check_from_the_command_line(cli: Cli, net: None, lent: None) -> None:
@@ -89,8 +85,7 @@ def test_a_check_from_the_command_line(cli: Cli, net: None, lent: None) -> None:
 
 @pytest.mark.services("backends")
 def test_what_the_users_code_does_wrong_is_one_line(cli: Cli, net: None) -> None:
-    result = cli("model", "check", "net.py:raising", "--target", "torch-bf16", "--quiet")
-    assert result.code == 2
+    result = cli("model", "check", "net.py:raising", "--target", "torch-bf16", "--quiet").ended(2)
     assert "net.py:20: raising() failed: ValueError: no weights" in result.err
     assert "Traceback" not in result.err
 
@@ -101,6 +96,5 @@ def test_without_torch_the_command_that_installs_it_is_printed(
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch" / "__init__.py").write_text("raise ModuleNotFoundError('No module named torch', name='torch')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    result = cli("model", "check", "net.py:build", "--target", "torch-bf16", "--quiet")
-    assert result.code == 2
+    result = cli("model", "check", "net.py:build", "--target", "torch-bf16", "--quiet").ended(2)
     assert "needs torch, which is not installed here: pip install torch" in result.err

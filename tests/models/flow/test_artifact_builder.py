@@ -147,8 +147,7 @@ def test_a_target_that_cannot_be_asked_raises_for_each_that_asks(builder: Artifa
 def test_after_forgetting_a_target_it_still_works(builder: ArtifactBuilder, compute: Callable[..., Work]) -> None:
     compute()
     builder.forget(ORT)
-    work = compute(3.0)
-    assert work.failed is None
+    assert compute(3.0).failed is None
 
 
 def count_used(builder: ArtifactBuilder) -> int:
@@ -210,8 +209,7 @@ def test_external_data_is_next_to_the_model_wherever_we_are(
     onnx.save(model, path, save_as_external_data=True, location="weights.bin", size_threshold=0)
     monkeypatch.chdir(tmp_path)
     before = load_product(str(path))
-    work = builder.compute(ORT, before, inputs(tmp_path), WANTS, "case")
-    assert work.failed is None
+    assert builder.compute(ORT, before, inputs(tmp_path), WANTS, "case").failed is None
     data = path.parent / "weights.bin"
     data.write_bytes(bytes(reversed(data.read_bytes())))
     assert load_product(str(path)).sha != before.sha

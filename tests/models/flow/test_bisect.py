@@ -90,8 +90,7 @@ def test_samples_may_differ_in_shape(tmp_path: Path, bisect: Bisect) -> None:
     assert right.verdict.comparisons == (1 + 3) * 4
     wrong = bisect(model, faulty("nan", "t3"), inputs=inputs)
     assert (wrong.samples, wrong.first_wrong, wrong.confirmed) == (2, "long_layer_Tanh_2", True)
-    refused = bisect(model, picky(refuses="Tanh"), inputs=inputs)
-    assert refused.first_wrong == "long_layer_Tanh_2"
+    assert bisect(model, picky(refuses="Tanh"), inputs=inputs).first_wrong == "long_layer_Tanh_2"
 
 
 def test_the_second_sample_may_be_the_wrong_one(tmp_path: Path, bisect: Bisect) -> None:
@@ -123,8 +122,7 @@ def test_odd_models(goal: str, tmp_path: Path, bisect: Bisect) -> None:
 def test_an_operator_that_is_lacking_is_found_by_halving(
     tmp_path: Path, builder: ArtifactBuilder, bisect: Bisect
 ) -> None:
-    model = write_long_chain(tmp_path / "long.onnx", 16)
-    report = bisect(model, picky(refuses="Tanh"))
+    report = bisect(write_long_chain(tmp_path / "long.onnx", 16), picky(refuses="Tanh"))
     assert report.first_wrong == "long_layer_Tanh_2"
     assert report.confirmed
     assert labels(report) == ["Tanh_2", "full"]
@@ -138,8 +136,7 @@ def test_an_operator_that_is_lacking_is_found_by_halving(
 def test_beginnings_get_the_inputs_that_they_need_and_no_others(tmp_path: Path, bisect: Bisect) -> None:
     """The second input is read behind the layer that is refused."""
     model = save(tmp_path, "g (float[4] a, float[4] b) => (float[4] y) { s = Abs(a)  t = Tanh(s)  y = Add(t, b) }")
-    report = bisect(model, picky(refuses="Tanh"))
-    assert report.first_wrong == "m_layer_Tanh_1"
+    assert bisect(model, picky(refuses="Tanh")).first_wrong == "m_layer_Tanh_1"
 
 
 def test_a_model_that_cannot_be_laid_open_but_is_right_is_right(tmp_path: Path, bisect: Bisect) -> None:

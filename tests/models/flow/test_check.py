@@ -97,8 +97,7 @@ def test_both_names_of_the_domain_of_onnx_are_one(check: Check, tmp_path: Path) 
     for versions in ([("", 17)], [("ai.onnx", 17)], [("ai.onnx", 17), ("", 17)]):
         del model.opset_import[:]
         model.opset_import.extend(helper.make_opsetid(*each) for each in versions)
-        report = check(save(tmp_path, model), UNOPTIMIZED)
-        assert set(kinds(report).values()) == {VerdictKind.PASS}
+        assert set(kinds(check(save(tmp_path, model), UNOPTIMIZED)).values()) == {VerdictKind.PASS}
 
 
 @pytest.mark.parametrize(
@@ -399,8 +398,7 @@ def test_an_output_of_the_whole_has_the_bound_of_its_operator(tmp_path: Path, ch
 
 def test_errors_that_add_up_are_not_called_a_fusion(tmp_path: Path, check: Check) -> None:
     wide = Tolerances(by_op={"MatMul": Tolerance(rel=0.05)})
-    report = check(write_classifier(tmp_path), scaled("logits", 1.02), tolerances=wide)
-    (finding,) = report.findings
+    (finding,) = check(write_classifier(tmp_path), scaled("logits", 1.02), tolerances=wide).findings
     assert finding.message == (
         "the full model is wrong although every layer is correct in isolation: errors accumulate"
     )
@@ -422,8 +420,7 @@ def test_a_whole_model_that_ends_below_what_rounding_can_do_is_not_called_right(
     """As a detector that finds nothing: the sigmoid of about -17, computed from numbers around one."""
     weights = {"w": np.float32([[0.3, 0.2], [0.1, -0.2]]), "b": np.float32([-17.0, -18.0])}
     body = "g (float[16,2] x) => (float[16,2] y) { z = Gemm(x, w, b)  y = Sigmoid(z) }"
-    model = save(tmp_path, body, weights=weights)
-    report = check(model, scaled("y", 3.0))
+    report = check(save(tmp_path, body, weights=weights), scaled("y", 3.0))
     assert kinds(report) == {
         "Gemm_0": VerdictKind.PASS, "Sigmoid_1": VerdictKind.INCONCLUSIVE, "full_model": VerdictKind.INCONCLUSIVE,
     }  # fmt: skip
@@ -572,7 +569,6 @@ def test_a_correct_runtime_passes_in_steps_of_sixteen_bits(tmp_path: Path, check
     body = "{ m = MatMul(x, w)  q = QuantizeLinear(m, s, z)  y = DequantizeLinear(q, s, z) }"
     model = save(tmp_path, f"g (float[1,8,32,32] x) => (float[1,8,32,32] y) {body}", weights=weights, opset=21)
     report = check(model, OPENVINO)
-    seen = {each.name: each.error for case in report.cases for each in case.accumulated}
-    assert seen["q"] > 0
+    assert {each.name: each.error for case in report.cases for each in case.accumulated}["q"] > 0
     assert report.first_wrong is None
     assert report.cases[-1].verdict.kind is VerdictKind.PASS, "the full model"

@@ -235,8 +235,7 @@ def test_bounds_of_the_model_s_own_table_are_repeated(model: str, tmp_path: Path
     request = build_request(ModelFlags(model, target="ort"), "check")
     assert render_flags(request.manner) == "--reference ort --target ort --tolerance abs=0.5,rel=0.1"
     (tmp_path / "other.onnx").write_bytes(b"x")
-    again = parse_back("other.onnx", render_flags(request.manner))
-    assert again.tolerances == request.tolerances
+    assert parse_back("other.onnx", render_flags(request.manner)).tolerances == request.tolerances
     other = build_request(ModelFlags("other.onnx", target="ort"), "check")
     assert other.manner == (("--reference", "ort"), ("--target", "ort"))
 

@@ -149,8 +149,7 @@ def test_states_of_recurrent_nodes_are_small_and_their_lengths_whole() -> None:
 
 
 def test_a_mask_never_hides_everything() -> None:
-    model = parse("g (int64[2,50] mask) => (int64[2,50] y) { y = Neg(mask) }")
-    (found,) = draw(model)
+    (found,) = draw(parse("g (int64[2,50] mask) => (int64[2,50] y) { y = Neg(mask) }"))
     assert set(found["mask"].flat) == {0, 1}
     assert found["mask"][:, 0].tolist() == [1, 1]
     scalar = parse("g (bool mask) => (bool y) { y = Not(mask) }")

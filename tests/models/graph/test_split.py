@@ -328,8 +328,7 @@ def collect_cases(step: int) -> Iterator[Any]:
 def try_case(case: Any) -> tuple[int, int, int]:
     """(layers that are true, layers that cannot stand alone, runs that no reference can do)."""
     model = case.model
-    given = case.data_sets[0][0]
-    feeds = dict(zip([value.name for value in model.graph.input], given, strict=False))
+    feeds = dict(zip([value.name for value in model.graph.input], case.data_sets[0][0], strict=False))
     outline = build_outline(model)
     try:
         engine, found = "ort", activate(model, feeds)

@@ -92,8 +92,7 @@ def test_a_cast_that_cuts_off_is_changed() -> None:
     x = draw(10_000).astype(np.float32)
     expected, cut = x.astype(np.float16), x.astype(np.float16)
     cut = np.where(np.abs(cut.astype(np.float64)) > np.abs(x), np.nextafter(cut, np.float16(0)), cut)
-    found = compare(expected, cut, alone("Cast", unrounded=x.astype(np.float64)))
-    assert found.verdict.kind is CHANGED
+    assert compare(expected, cut, alone("Cast", unrounded=x.astype(np.float64))).verdict.kind is CHANGED
     assert compare(expected, expected, alone("Cast", unrounded=x.astype(np.float64))).verdict.kind is PASS
 
 
@@ -123,8 +122,7 @@ def test_the_bound_is_a_multiple_of_what_was_measured(op: str, error: float, kin
     expected = draw(10_000).astype(np.float32)
     signs = np.where(np.random.default_rng(3).random(expected.shape) < 0.5, 1, -1)
     actual = (expected * (1 + signs * error)).astype(np.float32)
-    found = compare(expected, actual, alone(op, terms=100))
-    assert found.verdict.kind is kind
+    assert compare(expected, actual, alone(op, terms=100)).verdict.kind is kind
     assert (default_tolerance("float32", op).rel or 0) >= error  # as a part of a model it would pass
 
 
@@ -188,5 +186,4 @@ def test_a_few_of_many_elements_may_be_further_off_in_eight_bits() -> None:
     assert any("of 65700" in flag for flag in found.flags)
     actual[::2, 7] += 0.25
     assert judge_outputs({"y": expected}, {"y": actual}, steps)[0].kind is FAIL
-    small = judge_outputs({"y": expected[:9]}, {"y": actual[:9]}, steps)[0]
-    assert small.kind is FAIL
+    assert judge_outputs({"y": expected[:9]}, {"y": actual[:9]}, steps)[0].kind is FAIL

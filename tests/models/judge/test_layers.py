@@ -253,8 +253,7 @@ def test_what_no_rounding_explains_is_never_excused(actual: np.ndarray) -> None:
     """Not even when the second reference does the same."""
     target = against(actual, rel=0.001)
     for other in (against(off_by(10.0, seed=2)), against(actual.copy(), rel=0.001)):
-        verdict = judge_votes([target], [other])
-        assert verdict.kind is VerdictKind.FAIL
+        assert judge_votes([target], [other]).kind is VerdictKind.FAIL
 
 
 def test_a_ranking_is_excused_by_a_ranking_only() -> None:

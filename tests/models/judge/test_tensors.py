@@ -663,8 +663,7 @@ def test_memory_stays_within_a_few_blocks() -> None:
     ],
 )
 def test_ties_among_the_largest(expected: list[float], actual: list[float], k: int, agrees: bool) -> None:
-    found = compare(f32(*expected), f32(*actual), abs=100.0, top_k=k)
-    assert found.top_k == float(agrees)
+    assert compare(f32(*expected), f32(*actual), abs=100.0, top_k=k).top_k == float(agrees)
 
 
 def test_rows_are_counted_and_the_first_is_named() -> None:

@@ -61,8 +61,7 @@ def test_a_quantised_model_is_loose_as_a_whole_only() -> None:
 
 
 def test_what_is_given_stays_and_what_is_open_is_filled_in() -> None:
-    given = Tolerance(abs=0.5, int_abs=3, min_cosine=0.5)
-    found = complete_tolerance(given, ("float32", "float32"))
+    found = complete_tolerance(Tolerance(abs=0.5, int_abs=3, min_cosine=0.5), ("float32", "float32"))
     assert (found.abs, found.rel, found.int_abs, found.int_share, found.min_cosine) == (0.5, 3e-4, 3, 1.0, 0.5)
     assert complete_tolerance(Tolerance(int_abs=1), ("int8", "int8"), "QuantizeLinear").int_share == 1.0
     assert complete_tolerance(Tolerance(), ("int8", "int8"), "QuantizeLinear").int_share == 0.25

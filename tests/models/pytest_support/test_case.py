@@ -165,8 +165,7 @@ def test_crashes_hangs_and_missing_tools_are_errors_of_their_step(project):
 @pytest.mark.services("backends")
 def test_an_output_that_proves_nothing_is_no_pass(project):
     """Zeros on both sides; and the setting that allows them does not allow anything else."""
-    body = "g (float[4] x) => (float[4] y) { z = Sub(x, x) y = Mul(z, x) }"
-    project.model("net", body)
+    project.model("net", "g (float[4] x) => (float[4] y) { z = Sub(x, x) y = Mul(z, x) }")
     output = project.pytest("-v", "-k", "full")
     assert short(output) == {"net_full_model-sim": "FAILED"}
     text = output.section(FULL)

@@ -209,8 +209,7 @@ def test_a_page_stands_alone() -> None:
 
 
 def test_cells_of_a_page_report_how_wrong_they_are() -> None:
-    page = render_page([DIFF], FOUND.verdict)
-    titles = re.findall(r"<title>(axis.*?)</title>", page)
+    titles = re.findall(r"<title>(axis.*?)</title>", render_page([DIFF], FOUND.verdict))
     assert titles == [
         "axis 1: 0, axis 2: 3: 1.5 times the tolerance",
         "axis 1: 1, axis 2: 0: 10.5 times the tolerance",

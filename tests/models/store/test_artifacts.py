@@ -203,8 +203,7 @@ def test_recomputing_that_is_interrupted_keeps_the_old_one_and_one_that_fails_do
 
     with pytest.raises(KeyboardInterrupt):
         store.make(old.key, PARTS, interrupt, recompute=True)
-    found = store.load(old.key)
-    assert content_of(found) == b"compiled"
+    assert content_of(store.load(old.key)) == b"compiled"
     assert store.make(old.key, PARTS, lambda _folder: None, recompute=True) == (None, False)
     assert store.load(old.key) is None
     assert content_of(old) == b"compiled", "for those that use it"

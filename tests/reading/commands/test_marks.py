@@ -78,8 +78,7 @@ def test_notes(cli, own_bench: Bench, own: Bench) -> None:
     cli("note", f"fit/{GOOD}", "two\nlines")
     lines = cli("note", f"fit/{GOOD}").out.splitlines()
     assert [line.split()[-1] for line in lines] == [f"fit/{GOOD}:", "first", "two", "lines"]
-    shown = cli("show", GOOD)
-    assert shown.out.count("note  ") == 2
+    assert cli("show", GOOD).out.count("note  ") == 2
     assert [note["text"] for note in json.loads(cli("show", GOOD, "--json").out)["notes"]] == ["first", "two\nlines"]
     cli("note", f"fit/{GOOD}", "--clear", "only this")
     assert assay.runs("fit")[GOOD].note == "only this"
@@ -123,9 +122,7 @@ def test_a_damaged_file_is_named_in_tables_and_by_the_command(cli, own_bench: Be
     path.write_text("{")
     assert "tags.json is damaged" in cli("ls", "fit").out
     assert "tags.json is damaged" in cli("show", GOOD).out
-    result = cli("tag", f"fit/{GOOD}", "good")
-    assert result.code == 4
-    assert "move the file away" in result.err
+    cli("tag", f"fit/{GOOD}", "good").ended(4, "move the file away")
     assert "is damaged" in cli("tag", f"fit/{GOOD}").err
     path.unlink()
     assert cli("tag", f"fit/{GOOD}", "good").code == 0

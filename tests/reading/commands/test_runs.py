@@ -13,8 +13,7 @@ from tests.finished_study import BAD, GOOD, Bench, until
 
 
 def test_studies_are_listed_with_their_states(cli) -> None:
-    result = cli("ls")
-    assert result.code == 0
+    result = cli("ls").ended(0)
     head, _, row = result.out.splitlines()
     assert head.split() == ["study", "runs", "done", "failed", "last", "activity"]
     assert row.split()[:4] == ["fit", "4", "2", "2"]
@@ -74,8 +73,7 @@ def test_an_empty_study(cli, own_bench: Bench) -> None:
 @pytest.mark.parametrize("damage", ["", "{", "[]", '{"format": 1}', '{"format": 99, "spec": {}}'])
 def test_a_damaged_run_is_shown_and_the_others_are_listed(cli, own_fit: Bench, damage: str) -> None:
     (own_fit.root / "fit" / BAD / "run.json").write_text(damage)
-    result = cli("ls", "fit")
-    assert result.code == 0
+    assert cli("ls", "fit").code == 0
     rows = {row["name"]: row for row in json.loads(cli("ls", "fit", "--json").out)}
     assert len(rows) == 4
     assert rows[BAD]["state"] == "damaged"
@@ -118,8 +116,7 @@ def test_after_a_kill_all_runs_of_the_study_are_listed_with_their_times(own_benc
 
 
 def test_everything_about_a_run(cli) -> None:
-    result = cli("show", f"fit/{GOOD}")
-    assert result.code == 0
+    result = cli("show", f"fit/{GOOD}").ended(0)
     sections = result.out.split("\n\n")
     heads = [section.splitlines()[0] for section in sections]
     assert heads[1:] == ["Parameters", "Commands", "Metrics", "Resources", "Origin", "Files"]
@@ -159,9 +156,7 @@ def test_a_missing_environment_is_reported(cli, own_fit: Bench) -> None:
 
 def test_a_damaged_run(cli, own_fit: Bench) -> None:
     (own_fit.root / "fit" / BAD / "run.json").write_text('{"format": 1')
-    result = cli("show", f"fit/{BAD}")
-    assert result.code == 0
-    assert "damaged: run.json is damaged" in result.out
+    cli("show", f"fit/{BAD}").ended(0).printed("damaged: run.json is damaged")
     assert cli("show", f"fit/{GOOD}").code == 0
     assert cli("show", "abcdef0123").code == 2  # looking for an id passes the damaged one by
 
@@ -265,8 +260,7 @@ def test_following_a_study_waits_for_retries_that_are_still_queued(own_bench: Be
     assert logs.stdout is not None
     assert logs.stdout.readline() == "x=1 | 1\n"
     go.touch()
-    lines = logs.stdout.read().splitlines()
-    assert lines == ["x=1 | again 1", "x=2 | 2", "x=2 | again 2"]
+    assert logs.stdout.read().splitlines() == ["x=1 | again 1", "x=2 | 2", "x=2 | again 2"]
     for process in (held, logs):
         process.communicate(timeout=60)
 
@@ -278,8 +272,7 @@ OTHER = "lr=0.1,n=8"
 
 
 def test_what_differs(cli) -> None:
-    result = cli("diff", GOOD, OTHER)
-    assert result.code == 0
+    result = cli("diff", GOOD, OTHER).ended(0)
     sections = {part.splitlines()[0]: part for part in result.out.rstrip().split("\n\n")[1:]}
     assert list(sections) == ["Parameters", "Commands", "Environment", "Code", "Metrics"]
     assert [line.split() for line in sections["Parameters"].splitlines()[3:]] == [["n", "7", "8"]]
@@ -346,6 +339,4 @@ def test_code_and_environment(cli, own_fit: Bench) -> None:
     ],
 )
 def test_what_is_refused(cli, arguments: tuple[str, ...], message: str) -> None:
-    result = cli(*arguments)
-    assert result.code == 2
-    assert message in result.err
+    cli(*arguments).ended(2, message)

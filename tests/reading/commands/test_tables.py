@@ -84,8 +84,7 @@ def test_a_pattern_that_fits_no_run(cli, arguments: tuple[str, ...]) -> None:
 
 @pytest.mark.needs(plots=True)
 def test_a_plot_of_some_runs(cli) -> None:
-    result = cli("plot", "fit", "-m", "loss", "--where", "lr < 0.3 and n == 7")
-    assert result.code == 0
+    result = cli("plot", "fit", "-m", "loss", "--where", "lr < 0.3 and n == 7").ended(0)
     assert result.out == cli("plot", f"fit/{GOOD}", "-m", "loss").out
     assert "n=8" in cli("plot", "fit/lr=0.1*", "-m", "loss").out
 
@@ -113,8 +112,7 @@ def test_what_cannot_be_weighed(cli, names: str, message: str) -> None:
 
 @pytest.mark.needs(plots=True)
 def test_curves_as_json(cli) -> None:
-    result = cli("plot", "fit", "-m", "loss", "--json")
-    (facts,) = json.loads(result.out)
+    (facts,) = json.loads(cli("plot", "fit", "-m", "loss", "--json").out)
     assert (facts["metric"], facts["x"], len(facts["lines"])) == ("loss", "step", 4)
     first = {"run": f"fit/{GOOD}", "points": 3, "is_thinned": False, "x": [1, 2, 3], "value": [3.7, 2.7, 1.7]}
     assert facts["lines"][0] == first
@@ -187,6 +185,4 @@ def test_only_the_first_rows_are_listed(cli) -> None:
     assert (len(table.out.splitlines()), table.err) == (3, "(3 more rows: leave out -n)\n")
     assert "more row" not in cli("sum", "fit").err
     for command in (("ls", "fit"), ("sum", "fit")):
-        refused = cli(*command, "--limit", "-3")
-        assert refused.code == 2
-        assert "-3 is not in the range x>=1" in refused.err
+        cli(*command, "--limit", "-3").ended(2, "-3 is not in the range x>=1")

@@ -133,8 +133,7 @@ def test_planned_runs_are_chosen_by_parameters(cli, own_bench: Bench) -> None:
     assert list_planned(cli, "--where", "n == 7 and state == queued") == [GOOD, BAD]
     assert list_planned(cli, "--where", "not (n == 7 or lr > 0.3)") == ["lr=0.1,n=8"]
     assert not own_bench.root.exists()
-    result = cli("run", "study.yml", "--where", "n == 9")
-    assert (result.code, "none of 4 runs matches\n  n: 7, 8\n" in result.err) == (2, True)
+    cli("run", "study.yml", "--where", "n == 9").ended(2, "none of 4 runs matches\n  n: 7, 8\n")
     assert "did you mean 'lr'?" in cli("run", "study.yml", "--where", "lrr == 9").err
     assert not own_bench.root.exists()
 
@@ -147,8 +146,7 @@ def test_some_runs_are_started_and_the_rest_later(cli, own_bench: Bench) -> None
     # by what they are now: a parameter of the plan, a metric and a state of what has run
     assert list_planned(cli, "--where", "loss > 0") == [GOOD]
     assert list_planned(cli, "--where", "state == queued and n == 7") == [BAD]
-    second = cli("run", "study.yml", "-j", "2", "--quiet", "--where", "lr == 0.5")
-    assert second.code == 1
+    second = cli("run", "study.yml", "-j", "2", "--quiet", "--where", "lr == 0.5").ended(1)
     assert "assay run study.yml -j 2 --where 'lr == 0.5' --retry failed" in second.err
     assert sorted(list_names(cli, "fit")) == [GOOD, BAD, "lr=0.5,n=8"]
     third = cli("run", "study.yml", "-j", "2", "--quiet", "--where", "state == failed and n == 7", "--retry", "failed")

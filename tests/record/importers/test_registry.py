@@ -91,13 +91,11 @@ def test_what_nobody_knows(data: bytes, tmp_path: Path) -> None:
 @pytest.mark.needs(bench=True, exchange=True)
 def test_unknown_content_lists_what_is_known(cli: Cli, own_bench: Bench) -> None:
     own_bench.write("notes.txt", "nothing")
-    result = cli("index", "ingest", "notes.txt")
-    assert result.code == 2
+    result = cli("index", "ingest", "notes.txt").ended(2)
     assert all(importer.title in result.err for importer in find_importers() if importer.gives != "results")
     assert "pytest-benchmark" in describe_known(["results"])
     assert cli("index", "ingest", "gone.csv").code == 2
-    unknown = cli("index", "ingest", "notes.txt", "--as", "optun")
-    assert (unknown.code, "did you mean 'optuna'" in unknown.err) == (2, True)
+    cli("index", "ingest", "notes.txt", "--as", "optun").ended(2, "did you mean 'optuna'")
 
 
 @pytest.mark.needs(bench=True, exchange=True)
@@ -108,8 +106,7 @@ def test_each_command_names_the_other(cli: Cli, own_bench: Bench) -> None:
     assert "assay index ingest runs.csv" in cli("bench", "import", "runs.csv").err
     (own_bench.folder / "mlruns" / "0").mkdir(parents=True)
     own_bench.write("mlruns/0/meta.yaml", "experiment_id: '0'\nname: Default\n")
-    refused = cli("bench", "import", "mlruns")
-    assert (refused.code, "assay index ingest mlruns" in refused.err) == (2, True)
+    cli("bench", "import", "mlruns").ended(2, "assay index ingest mlruns")
 
 
 @pytest.mark.needs(compat=True)

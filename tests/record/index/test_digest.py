@@ -150,8 +150,7 @@ def test_a_run_without_metrics_takes_no_room() -> None:
 
 def test_runs_with_the_same_metrics_are_packed_alike() -> None:
     first = pack_digest({2: MetricDigest(tally_of([1.0])), 1: MetricDigest(tally_of([2.0]))})
-    second = pack_digest({1: MetricDigest(tally_of([2.0])), 2: MetricDigest(tally_of([1.0]))})
-    assert first == second
+    assert first == pack_digest({1: MetricDigest(tally_of([2.0])), 2: MetricDigest(tally_of([1.0]))})
     assert first.metrics == array("q", [1, 2]).tobytes()
 
 

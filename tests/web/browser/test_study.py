@@ -457,8 +457,7 @@ def test_a_message_names_the_run_and_can_be_read(open_page: Opener, server: Serv
     page.locator("#runs tbody input").first.check()
     page.get_by_label("Tag or note").fill("good")
     page.get_by_role("button", name="Tag", exact=True).click()
-    message = page.locator("#messages p")
-    expect(message).to_have_text(re.compile(f"^assay tag -- {SWEEP}/a=1 good"))
+    expect(page.locator("#messages p")).to_have_text(re.compile(f"^assay tag -- {SWEEP}/a=1 good"))
     assert _is_on_top(page)
 
 
