@@ -157,7 +157,7 @@ def test_mistakes_are_clear_answers(bench: Bench, monkeypatch: pytest.MonkeyPatc
 
 def test_an_answer_is_never_long() -> None:
     facts = _shorten([{"name": "x" * 90, "number": i} for i in range(10_000)], [])
-    assert len(json.dumps(facts)) < 51_000
+    assert len(json.dumps(facts)) <= _MOST_CHARACTERS
     left_out = facts["left_out"]
     assert len(facts["rows"]) + left_out == 10_000
     assert facts["notes"] == [f"the answer was too long: {left_out} rows are left out; ask for fields, or for less"]
@@ -165,9 +165,15 @@ def test_an_answer_is_never_long() -> None:
         _shorten({"a": "x" * 60_000, "b": 1}, [])
     assert _shorten({"a": 1}, []) == {"a": 1}
     assert _shorten(["x" * 24_985, "y" * 24_985], [])["left_out"] == 1  # only what is around the rows is too much
-    text = _shorten("x" * 60_000 + "end", [])
-    assert (len(text["text"]), text["text"][-3:]) == (50_000, "end")
-    assert text["notes"] == ["only the last 50000 of 60003 characters"]
+    for line in ("x" * 60_000, 'a "quoted" line\n' * 4_000):
+        text = _shorten(f"{line}end", [])
+        kept = len(text["text"])
+        assert (text["text"][-3:], kept > 40_000) == ("end", True)
+        assert text["notes"] == [f"only the last {kept} of {len(line) + 3} characters"]
+        assert len(json.dumps(text)) <= _MOST_CHARACTERS
+    for found in ("x" * 60_000, ["x" * 90] * 1_000):
+        noted = _shorten(found, ["n" * 5_000] * 5_000)
+        assert (len(noted["notes"]), len(json.dumps(noted)) <= _MOST_CHARACTERS) == (22, True)
 
 
 def test_what_a_client_sends_is_never_an_option(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,8 +32,9 @@ from assay.show.formatting import make_safe
 from assay.system.terminal import is_terminal
 from assay.values.options import Request, option, root_option
 
-_MOST_CHARACTERS = 50_000  # of an answer
-_FRAME = 50  # characters around its rows
+_MOST_CHARACTERS = 50_000  # of an answer as JSON
+_FRAME = 200  # characters around its rows or its text, with the note that some are left out
+_MOST_NOTES, _MOST_OF_NOTE = 20, 500
 _INSTRUCTIONS = (
     "Assay runs machine-learning studies: a study has runs, each with parameters, state, metrics and logs. Begin with "
     "`studies`; `table` compares runs, `best` names the winner, `runs` with where=failed and `logs` explain failures, "
@@ -304,19 +305,26 @@ async def _start(words: list[str], notes: list[str], *, dry_run: bool) -> dict[s
 
 def _shorten(found: Any, notes: list[str]) -> dict[str, Any]:
     """Make an answer small enough: rows lose their end, a text its beginning; a larger object is refused."""
+    more = [f"{len(notes) - _MOST_NOTES} more notes are left out"] if len(notes) > _MOST_NOTES else []
+    notes = [*(note[:_MOST_OF_NOTE] for note in notes[:_MOST_NOTES]), *more]
+    room = _MOST_CHARACTERS - _FRAME - _measure(notes)
     if isinstance(found, str):
-        facts: dict[str, Any] = {"text": found[-_MOST_CHARACTERS:]}
-        if len(found) > _MOST_CHARACTERS:
-            notes = [*notes, f"only the last {_MOST_CHARACTERS} of {len(found)} characters"]
-        return {**facts, "notes": notes} if notes else facts
+        text = found[max(0, len(found) - room) :]
+        text = text[max(0, _measure(text) - room) :]  # JSON quotes some characters
+        if len(text) < len(found):
+            notes.append(f"only the last {len(text)} of {len(found)} characters")
+        return {"text": text, **({"notes": notes} if notes else {})}
     facts = {"rows": found, "left_out": 0} if isinstance(found, list) else {**found}
-    size = len(json.dumps(facts, ensure_ascii=False))
+    size = _measure({**facts, "notes": notes})
     if size > _MOST_CHARACTERS:
         if "rows" not in facts:
             fields = ", ".join(facts)
             raise UsageError(f"the answer has {size} characters", f"ask for some of its fields: {fields[:1000]}")
-        sizes = accumulate(len(json.dumps(row, ensure_ascii=False)) + 2 for row in found)
-        kept = sum(size < _MOST_CHARACTERS - _FRAME for size in sizes)
+        kept = sum(size < room for size in accumulate(_measure(row) + 2 for row in found))
         facts = {"rows": found[:kept], "left_out": len(found) - kept}
-        notes = [*notes, f"the answer was too long: {len(found) - kept} rows are left out; ask for fields, or for less"]
+        notes.append(f"the answer was too long: {len(found) - kept} rows are left out; ask for fields, or for less")
     return {**facts, "notes": notes} if notes else facts
+
+
+def _measure(content: Any) -> int:
+    return len(json.dumps(content, ensure_ascii=False))
