@@ -203,7 +203,7 @@ def assert_equal(one: Any, other: Any) -> None:
 def is_running(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0] not in "ZX"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # the process may end between opening and reading
         return False
 
 

@@ -165,7 +165,7 @@ def test_hostile_paths_exist_and_survive_a_shell_only_when_quoted(hostile_path: 
 def is_alive(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return False
 
 

@@ -211,7 +211,7 @@ def test_a_machine_without_another_thread(monkeypatch: pytest.MonkeyPatch) -> No
 def is_alive(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return False
 
 

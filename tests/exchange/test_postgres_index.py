@@ -232,7 +232,7 @@ def test_a_server_without_room_is_named_and_what_waits_is_written_later(
         assert index.add_columns("grid/a", "a.log", Cursor(1), {"loss": (None, [1.0], None)}, expected_offset=0)
         with pytest.raises(InfrastructureError, match="No space left on device") as caught:
             index.flush()
-        assert "no room" in (caught.value.hint or "")
+        assert "no disk space" in (caught.value.hint or "")
         assert read_plain(server, store.root, "SELECT key FROM runs") == []  # the whole transaction is undone
         read_plain(server, store.root, "DROP TRIGGER refuse ON chunks")
         assert index.flush() == []
