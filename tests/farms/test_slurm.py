@@ -319,7 +319,7 @@ def test_a_job_without_a_node_is_not_reported_on_one(tmp_path: Path, monkeypatch
 @pytest.mark.parametrize(
     ("text", "problem", "hint"),
     [
-        ("USR1", "says no time", "as in USR1@2m"),
+        ("USR1", "has no time", "as in USR1@2m"),
         ("USR1@soon", "'soon' is not a duration", "as in USR1@90s"),
         ("USR1@20h", "'20h' is not a duration of at most 18h", "USR1@90s"),
         ("USR1@0s", "'0s' is not a duration", "USR1@90s"),

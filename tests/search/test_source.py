@@ -278,8 +278,8 @@ def test_an_exhausted_space_is_a_good_end(bench: Bench, search: str) -> None:
 @pytest.mark.parametrize(
     ("search", "message"),
     [
-        ("{metric: loss}", "says no trials"),
-        ("{trials: 5}", "says no metric"),
+        ("{metric: loss}", "has no trials"),
+        ("{trials: 5}", "has no metric"),
         ("{metric: zzz, trials: 5}", "add `direction: min`"),
         ("{metric: loss, trials: 0}", "search.trials"),
         ("{metric: [loss, time], direction: [min], trials: 5}", "1 directions for 2 metrics"),

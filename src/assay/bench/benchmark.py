@@ -72,7 +72,7 @@ class Benchmark:
 
         `metrics` is a list of `{"name", "value", "min_value", "max_value"}`, the bounds being optional; a value outside
         its bounds fails the benchmark. `samples` are raw measurements by metric; those of `measure` are added, and its
-        `cpu_time` where `wall_time` is one of its figures.
+        `cpu_time` where `wall_time` is one of its results.
         """
         kept: dict[str, Iterable[object]] = self.__dict__.setdefault("_samples", {})
         timing: Timing | None = self.__dict__.get("_timing")
@@ -374,7 +374,7 @@ class CpuClock:
         self._began = time.process_time()
 
     def read(self) -> float:
-        """Return the CPU time less that of both readings: a system call each, some percent of the shortest samples."""
+        """Return the CPU time since the clock was made, less that of reading it: some percent of short samples."""
         own_s = time.process_time() - self._began - _measure_reading()
         return max(0.0, own_s) + _load_children_s() - self._children
 

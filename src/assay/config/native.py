@@ -313,7 +313,7 @@ class _Reader:
         count = self._fields.child(entries, "count", "subset", partial(self._fields.integer, minimum=1), 0)
         seed = self._fields.child(entries, "seed", "subset", partial(self._fields.integer, minimum=None), 0)
         if node and node.kind == "mapping" and "count" not in entries:
-            self._problems.add("says no count", "subset", node.position, "as in {count: 20, seed: 7}")
+            self._problems.add("has no count", "subset", node.position, "as in {count: 20, seed: 7}")
         needs_count = node is None and "search" not in self._top
         axes = [pair for sweep in sweeps for pair in sweep.axes.items()] if needs_count else []
         for name, axis in axes:
@@ -362,7 +362,7 @@ class _Reader:
             fields = self._fields.mapping(node, key, ("run", "timeout"))
             timeout_s = self._fields.child(fields, "timeout", key, self._fields.duration, None)
             if "run" not in fields:
-                self._problems.add("says no command", key, entry.position, "as in {run: python train.py, timeout: 1h}")
+                self._problems.add("has no command", key, entry.position, "as in {run: python train.py, timeout: 1h}")
                 return None
             node = fields["run"].node
         if (text := self._fields.text(node, key, "the text of a command")) is None:
@@ -506,13 +506,13 @@ class _MetricReader:
         entries = self._fields.mapping(node, key, ("metric", "at", "min", "max"))
         if "metric" not in entries:
             if node.kind == "mapping":
-                self._problems.add("says no metric", key, node.position, "as in {metric: loss, max: 0.5}")
+                self._problems.add("has no metric", key, node.position, "as in {metric: loss, max: 0.5}")
             return None
         metric = self._fields.text(entries["metric"].node, join_key(key, "metric"))
         at = self._fields.child(entries, "at", key, partial(self._fields.one_of, choices=AT), "last")
         low, high = (self._fields.child(entries, name, key, self._fields.number, None) for name in ("min", "max"))
         if "min" not in entries and "max" not in entries:
-            self._problems.add("says no bound", key, node.position, "add min, max or both")
+            self._problems.add("has no bound", key, node.position, "add min, max or both")
         if low is not None and high is not None and low > high:
             self._problems.add(f"min {low:g} is above max {high:g}: nothing can pass", key, node.position)
         return Check(metric, cast("At", at), low, high, node.position) if metric is not None else None

@@ -160,7 +160,7 @@ def build_tracking_uri(to: str) -> str:
     path = os.path.abspath(to)
     if is_store(Sample(path)):
         target = shlex.join(["mlflow", "migrate-filestore", "--source", to, "--target", _SQLITE + "mlflow.db"])
-        hint = f"--to mlflow.db writes a database; `{target}` takes along what is there"
+        hint = f"--to mlflow.db writes a database; `{target}` copies its runs"
         raise UsageError(f"{to} is a store of files, which MLflow does not open since its version 3.13", hint)
     if set("%?") & set(path):  # their meaning in a URI depends on the version
         raise UsageError(f"{path}: MLflow cannot open a database with % or ? in its path", EXAMPLE)

@@ -337,7 +337,7 @@ class PostgresIndex(Index):
         elif isinstance(error, errors.LockNotAvailable):
             hint = f"another process has been writing for {LOCK_TIMEOUT_S} s; look for one that is stopped (state T)"
         elif isinstance(error, errors.DiskFull | errors.OutOfMemory | errors.TooManyConnections):
-            hint = f"the server has no room left, {_LOCAL}"
+            hint = f"the server has no disk space, memory or connection left, {_LOCAL}"
         elif self._db.raw.closed:
             kind, hint = ConnectionLostError, "the server may be restarting: give the command again"
         return kind(f"the index {self.place} failed: {reason}", hint)
@@ -367,7 +367,7 @@ class PostgresIndex(Index):
     def _disconnect(self) -> None:
         self._db.raw.close()
 
-    # ---------------------------------------------------------------- for people
+    # ---------------------------------------------------------------- queries of users
 
     def query(self, statement: str) -> Answer:
         import psycopg
@@ -422,7 +422,7 @@ def _to_plain(value: Any) -> Any:
 
 
 # ---------------------------------------------------------------- which functions a query calls, by its tokens
-# This prevents mistakes only: a read-only transaction stops a query from writing to tables, but not from calling
+# The check prevents mistakes only: a read-only transaction stops a query from writing to tables, but not from calling
 # functions that act on the server. Only the rights of the role are a protection.
 
 _SPACE = re.compile(r"\s+|--[^\n\r]*")

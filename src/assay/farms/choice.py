@@ -69,7 +69,7 @@ def read_option(fields: Fields, node: Node, key: str, kind: str) -> Any:
         "duration": fields.duration,
         "size": fields.size,
         "switch": fields.boolean,
-        "texts": lambda node, key: fields.texts(node, key, "a text or a list of texts"),
+        "texts": lambda node, key: fields.texts(node, key, "a string or a list of strings"),
         "text": fields.text,
         "signal": lambda node, key: _read_signal(fields, node, key),
     }
@@ -128,7 +128,7 @@ def _read_signal(fields: Fields, node: Node, key: str) -> str | None:
         problem = f"{name!r} is not a signal that a job can be sent"
         hint = f"one of {', '.join(SIGNALS)}, as in USR1@2m"
     elif not has_time:
-        problem, hint = "says no time", f"how long before the time limit it is sent, as in {name}@2m"
+        problem, hint = "has no time", f"how long before the time limit it is sent, as in {name}@2m"
     else:
         problem, hint = f"{before!r} is not a duration of at most 18h", f"as in {name}@90s or {name}@2m"
     fields.problems.add(problem, key, node.position, hint)

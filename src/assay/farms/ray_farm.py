@@ -1,4 +1,4 @@
-"""The resources that a farm of the kind ray requests, and its cluster's address: texts and numbers, without Ray."""
+"""The resources that a farm of the kind ray requests, and its cluster's address: strings and numbers, without Ray."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _render_amounts(amounts: Mapping[str, float], names: Iterable[str]) -> str:
     )
 
 
-# ---------------------------------------------------------------- where
+# ---------------------------------------------------------------- the cluster's address
 
 
 def choose_address(farm: Farm) -> str:

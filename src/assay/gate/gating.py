@@ -129,7 +129,7 @@ def build_document(outcomes: Sequence[CheckOutcome], repeats: Mapping[GateCheck,
     shown += f"; {reused} of an earlier gate" if reused else ""
     answer = doc.Text(("gate: ", doc.Span(kind, kind), f", {render_count(len(outcomes), 'check')}: {shown}"))
     commands = doc.Commands([("", repeats[each.check]) for each in bad])
-    reasons = [Finding(each.kind, each.check.line, each.text) for each in bad]  # however narrow the table is
+    reasons = [Finding(each.kind, each.check.line, each.text) for each in bad]  # whole below a table that may be cut
     logs = [
         doc.Details((doc.Span(each.kind, each.kind), f" {each.check.line}"), (doc.Code(each.log),))
         for each in bad

@@ -81,7 +81,7 @@ def judge_run(report: ModelReport, state: State, reason: str = "") -> ModelRepor
     """Return the report of a run; if the run is not done it is not a PASS: the report may be of an earlier attempt."""
     if state is State.DONE or report.verdict.kind is not VerdictKind.PASS:
         return report
-    text = f"the run is {state}{f': {reason}' if reason else ''}: what it left behind is not a PASS"
+    text = f"the run is {state}{f': {reason}' if reason else ''}: its report is not a PASS"
     return replace(report, findings=(*report.findings, Finding(VerdictKind.ERROR, report.stem, text)))
 
 

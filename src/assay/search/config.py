@@ -64,7 +64,7 @@ class _SearchReader(Fields):
         sampler = self.child(entries, "sampler", "search", partial(self.one_of, choices=_SAMPLERS), "tpe")
         trials = self.child(entries, "trials", "search", partial(self.integer, minimum=1), None)
         if "trials" not in entries and sampler != "grid":
-            self.problems.add("says no trials", "search", node.position, "add `trials: 60`, the most runs it starts")
+            self.problems.add("has no trials", "search", node.position, "add `trials: 60`, the most runs it starts")
         seed = self.child(entries, "seed", "search", self.integer, 0)
         at = self.child(entries, "at", "search", partial(self.one_of, choices=AT), "best")
         objectives = self._objectives(node, entries)
@@ -89,7 +89,7 @@ class _SearchReader(Fields):
         elif "metric" in entries:
             found = self._paired_objectives(entries)
         else:
-            self.problems.add("says no metric", "search", node.position, _OBJECTIVE)
+            self.problems.add("has no metric", "search", node.position, _OBJECTIVE)
             return ()
         objectives = tuple(each for each in found if each is not None)
         names = [each.metric for each in objectives]
@@ -118,7 +118,7 @@ class _SearchReader(Fields):
         if node.kind == "mapping":
             entries = self.mapping(node, key, ("metric", "direction"))
             if "metric" not in entries:
-                self.problems.add("says no metric", key, node.position, _OBJECTIVE)
+                self.problems.add("has no metric", key, node.position, _OBJECTIVE)
                 return None
             name = self.text(entries["metric"].node, join_key(key, "metric"))
             key, direction = join_key(key, "direction"), entries["direction"].node if "direction" in entries else None
@@ -153,7 +153,7 @@ class _StopReader(Fields):
         kind = self.child(entries, "rule", key, partial(self.one_of, choices=_RULES), None)
         for name in ("rule", "metric"):
             if name not in entries:
-                self.problems.add(f"says no {name}", key, node.position, _EXAMPLES[kind or "asha"])
+                self.problems.add(f"has no {name}", key, node.position, _EXAMPLES[kind or "asha"])
         metric = self.child(entries, "metric", key, self.text, None)
         if kind is None:
             return None
@@ -217,7 +217,7 @@ class _StopReader(Fields):
         if kind == "patience":
             if "patience" not in entries:
                 hint = "the steps without a better value after which a run ends, " + _EXAMPLES[kind]
-                self.problems.add("says no patience", key, node.position, hint)
+                self.problems.add("has no patience", key, node.position, hint)
             delta = self.child(entries, "min_delta", key, self.number, 0.0)
             if not 0 <= delta < math.inf:
                 self.problems.add("must be 0 or more", join_key(key, "min_delta"), entries["min_delta"].position)
@@ -225,7 +225,7 @@ class _StopReader(Fields):
         finite = self.child(entries, "finite", key, self.boolean, True)
         low, high, target = (self.child(entries, name, key, self.number, None) for name in ("min", "max", "target"))
         if not finite and not {"min", "max", "target"} & set(entries):
-            self.problems.add("says no bound", key, node.position, "add min, max or target, or leave out finite")
+            self.problems.add("has no bound", key, node.position, "add min, max or target, or leave out finite")
         if low is not None and high is not None and low > high:
             self.problems.add(f"min {low:g} is above max {high:g}: every run would end", key, node.position)
         return {"min": low, "max": high, "finite": finite, "target": target}

@@ -29,7 +29,7 @@ _PIECE = 1 << 20
 _MAX_PIECES = 256  # a link to /dev/zero must not fill the memory
 
 
-# ---------------------------------------------------------------- whole or not there
+# ---------------------------------------------------------------- atomic writes
 
 
 def write_new(path: str, content: str | bytes, mode: int = 0o666) -> None:

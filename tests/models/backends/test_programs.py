@@ -228,7 +228,7 @@ def expand(content, **values):
     [
         ("", "is empty"),
         ([], "is empty"),
-        (3, "must be a text or a list"),
+        (3, "must be a string or a list"),
         ([1], "1 is neither a word nor a list of words"),
         ([["a", 1]], "is neither"),
         ("cc 'x", "cannot be split into words"),

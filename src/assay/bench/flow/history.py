@@ -169,7 +169,7 @@ def load_changes(
     if not names:
         raise NotFoundError("metric", metric or "", sorted({name for each in executions for name in each.numbers}))
     triage, looked = load_triage(location.dir), 0
-    groups: dict[tuple[str, str], list[tuple[str, MetricChange]]] = {}  # by benchmark and place
+    groups: dict[tuple[str, str], list[tuple[str, MetricChange]]] = {}  # by benchmark and first execution of the change
     for name, each in sorted(names):
         with suppress(UsageError):  # the history is too short
             history = build_history(name, each, [e for e in executions if e.method == name], options, triage)
@@ -275,7 +275,7 @@ def find_doubt(execution: BenchExecution, metric: str, invalid: set[str], everyt
 
 
 def find_invalid(executions: Sequence[BenchExecution], triages: Sequence[Triage]) -> set[str]:
-    """Return the executions of invalid changes: up to the last one at the time, in the same series."""
+    """Return the executions of invalid changes: up to the last one of the series at the time of the triage."""
     order = {execution.execution_id: index for index, execution in enumerate(executions)}
     found: set[str] = set()
     for each in latest_triage(triages):
@@ -412,9 +412,9 @@ class _MetricJudge:
 
     def _add_triage(self, change: MetricChange, near: Iterable[str]) -> MetricChange:
         """Add the latest judgement of a change that begins at one of these executions."""
-        places = set(near)
+        near_ids = set(near)
         for each in reversed(self.triages):
-            if each.execution_id in places:
+            if each.execution_id in near_ids:
                 judgement = "" if each.judgement == "open" else each.judgement
                 return replace(change, judgement=judgement, note=each.note if judgement else "")
         return change
@@ -588,8 +588,8 @@ def triage_change(
     meant = None
     if judgement == "open":  # it revokes an earlier judgement: `invalid` may have left too few for a history
         triages = [e for e in load_triage(location.dir) if e.metric == metric and is_named(method, e.method)]
-        standing = [each for each in latest_triage(triages) if each.judgement != "open"]
-        meant = next((each for each in reversed(standing) if name in (LAST, each.execution_id)), None)
+        latest = [each for each in latest_triage(triages) if each.judgement != "open"]
+        meant = next((each for each in reversed(latest) if name in (LAST, each.execution_id)), None)
     if meant is None:
         histories = load_histories(metric, method, HistoryOptions(root, min_effect=0.0, everything=everything))
         if len(histories) > 1:

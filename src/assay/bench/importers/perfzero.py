@@ -106,7 +106,7 @@ def _parse_metrics(result: ForeignFields) -> tuple[dict[str, float], Bounds]:
     return {name: value for name, value in numbers.items() if value is not None}, bounds
 
 
-# ---------------------------------------------------------------- did it succeed?
+# ---------------------------------------------------------------- outcome
 
 
 def _find_failure(
@@ -130,7 +130,7 @@ def _is_refused(result: ForeignFields, info: ForeignFields) -> bool:
     return disturbed and result.values.get("succeeded") is False and not result.items("findings")
 
 
-# ---------------------------------------------------------------- where it ran
+# ---------------------------------------------------------------- environment and machine
 
 
 def _build_environment(system: ForeignFields, framework: ForeignFields) -> dict[str, str]:

@@ -1,7 +1,7 @@
 """The verdict on a history: is the current level worse, since when, and has the change been triaged?
 
-Also the newest executions, which are too few for a step; trends of a series, the smallest change that it could have
-shown, and moves from one environment or label to another.
+It also judges the newest executions, which are too few for a step, and moves from one environment or label to another,
+and finds trends of a series and the smallest change that it could have shown.
 """
 
 from __future__ import annotations
@@ -56,19 +56,20 @@ OUTLIERS_COST = 300.0  # times outliers / points²: how much higher the step mus
 MOST_NEWEST = 5  # the number of executions at the end that are compared with all before them
 FEWEST_BEFORE = 4
 NEWEST_RATE = 0.0005  # rate of false alarms in normal noise, on either side; for two and more twice that
-RARE = 0.02  # fraction of the earlier executions that may be farther off,
-FEWEST_RARE = 20  # and one of at least this many
+RARE = 0.02  # fraction of the earlier executions that may be farther off
+FEWEST_RARE = 20  # of this many or more, one may be farther off
 FARTHER = 1.5  # a tail is so many times as far off as its neighbours were
 FOUND = 0.1  # fraction of changes of the newest execution alone, of the size stated as visible, that are missed
 IMPROBABLE = 2.0  # an improvement by this factor: programs that skip their work are fast
 
 
 def judge_history(history: MetricHistory, recent: int | None = None, asserted: float = 0.05) -> Verdict:
-    """Judge a history. FAIL: a worse level that persists and has not been triaged. INCONCLUSIVE: the environment
-    changed as well, a new environment has too few executions, the newest executions are worse and too few for a level
-    or do not count, or the history is too short or too noisy to show a change of `asserted`. CHANGED: an improvement
-    that is improbable, or a change of a metric whose direction is not known. ERROR: the newest execution gives no
-    value. Other improvements, and changes before the last `recent` executions, raise no alarm."""
+    """Judge a history. FAIL: a worse level that persists and has not been triaged. INCONCLUSIVE: the environment,
+    the label or the load changed as well, a new environment has too few executions, the newest executions are worse
+    and too few for a level or do not count, or the history is too short or too noisy to show a change of `asserted`.
+    CHANGED: an improvement that is improbable, or a change of a metric whose direction is not known.
+    ERROR: the newest execution gives no value. Other improvements, and changes before the last `recent` executions,
+    raise no alarm."""
     findings = [_judge_change(history, change, recent) for change in history.changes]
     if history.broken:
         findings.append(Finding(VerdictKind.ERROR, _name(history), history.broken))
@@ -286,7 +287,7 @@ def separate_newest(
     A level has at least `SHORTEST_PIECE` executions, so the search puts the last two together with one of the old level
     or finds nothing; where the group is long enough for a level, the step that was found begins where the group does.
     With fewer than `FEWEST_BEFORE` before it the step stays where it was found: a group cannot begin there.
-    Where some of the last few are at the old level they are no level: outliers, or the old level has outliers.
+    Where some of the last few are at the old level they are not a level but outliers, or the old level has outliers.
     """
     length = len(values) - steps[-1].at if steps else len(values)
     is_short = bool(steps) and length <= MOST_NEWEST

@@ -126,7 +126,7 @@ class Validation:
 
 
 def validate_file(options: GoldenOptions, log: str | None = None) -> Validation:
-    """The file, its commands, and, with a sample log, what its patterns find there."""
+    """Return the file, its commands, and, with a sample log, what its patterns find there."""
     found, data = Validation(load_golden_file(options.file)), None
     if log is not None:
         try:
@@ -149,7 +149,7 @@ def validate_file(options: GoldenOptions, log: str | None = None) -> Validation:
 
 
 def _list_commands(context: GoldenContext, notes: list[str]) -> Iterator[tuple[str, str, str]]:
-    """The commands of a gathering, of a check of each segment, and of each configuration that must agree."""
+    """Yield the commands of a gathering, of a check of each segment, and of each configuration that must agree."""
     name, hide = context.test.name, context.hide_command
     yield name, "gather", hide(context.build_gather_command())
     try:
@@ -168,7 +168,7 @@ def _list_commands(context: GoldenContext, notes: list[str]) -> Iterator[tuple[s
 
 
 def _try_patterns(test: GoldenTest, data: bytes, notes: list[str]) -> list[str]:
-    """Patterns that match nothing, and metrics that are never on a line that is read."""
+    """Return patterns that match nothing, and metrics that are never on a line that is read."""
     text = data.decode("utf-8", "replace").replace("\r", "\n")
     problems = []
     unread = find_unread(test, data)

@@ -1,4 +1,4 @@
-"""The interface of a back end. Its methods are called in a worker process: they may crash, hang or eat all memory."""
+"""The interface of a back end. Its methods are called in a worker process: they may crash, hang or use all memory."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class BackendError(Exception):
 
 
 def first_line(text: str) -> str:
-    """The first line of a text that is not empty."""
+    """Return the first line of a text that is not empty."""
     return next((line.strip() for line in text.splitlines() if line.strip()), "")
 
 

@@ -55,7 +55,7 @@ def parse_template(content: object, known: Sequence[str], where: str) -> Templat
     elif isinstance(content, list | tuple):
         parts = tuple(_parse_item(item, where) for item in content)
     else:
-        raise UsageError(f"{where} must be a text or a list of words, not {content!r}")
+        raise UsageError(f"{where} must be a string or a list of words, not {content!r}")
     if not parts:
         raise UsageError(f"{where} is empty", 'it is a command line, as in "my-compiler {model} -o {artifact}"')
     template = Template(parts)

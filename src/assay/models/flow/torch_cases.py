@@ -55,7 +55,7 @@ _CHANCE = "random numbers"
 
 
 class TorchCases(Cases):
-    tests_voters = False  # float64 is right by definition
+    tests_voters = False  # float64 is correct by definition
 
     def __init__(self, request: ModelRequest, builder: ArtifactBuilder) -> None:
         super().__init__(request, builder)
@@ -92,7 +92,7 @@ class TorchCases(Cases):
 
     @property
     def grain(self) -> str:
-        """The coarser of the two types."""
+        """Return the coarser of the reference's and the target's type."""
         return str(max((self.plans[0]["grain"], self.survey["grain"]), key=find_floor))
 
     @cached_property
@@ -127,7 +127,7 @@ class TorchCases(Cases):
 
     @cached_property
     def full(self) -> ModelCase:
-        """The whole module, with the gradients of parameters that both have."""
+        """The whole module, with the gradients of parameters that the reference and the target have."""
         known = self.survey["params"]
         names = [
             name
@@ -246,7 +246,7 @@ class TorchCases(Cases):
 
     @property
     def _least(self) -> Tolerance:
-        """The tolerance of the coarser of the two types."""
+        """Return the tolerance of the coarser of the reference's and the target's type."""
         return Tolerance(rel=FLOATS[self._kind].rel, check_dtype=False)
 
     @property

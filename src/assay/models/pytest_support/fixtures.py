@@ -1,4 +1,4 @@
-"""The fixtures behind tests of models. Every one may be overridden in a conftest.py, and then what it returns counts.
+"""The fixtures of tests of models. Every one may be overridden in a conftest.py, and then what it returns counts.
 
 The names without `assay_` are those of Torq's tests: a project's own tests ask for them as they did there. Paths are
 pathlib paths, tensors are lists of arrays in the graph's order.
@@ -67,7 +67,7 @@ def assay_case(request: pytest.FixtureRequest, assay_stand: Stepwise) -> Iterato
         with reporting("assay_case", given.model.path):
             _, inputs = plan.choose(given.model)
             groups = plan.project.settings.groups
-            # the first one that can computes the inputs of a layer. In Torq's tests it is not the reference: IREE
+            # the first tracer that can computes the inputs of a layer; in Torq's tests it is not the reference: IREE
             # may be unable to compile one layer, and the others are tested all the same
             is_ours = "assay_target" in request.fixturenames
             tracers = [plan.build_reference(name) for name in ([plan.options.reference] if is_ours else TRACERS)]

@@ -1,4 +1,4 @@
-"""The digest as one Triton kernel: one reading of the tensor, and nothing waits for it. The same hash as `digest.py`.
+"""The digest of `digest.py` as one Triton kernel: one reading of the tensor, and nothing waits for it.
 
 A program has the same places of several blocks of 65536 elements, so that words and signs are made once, and reads 32
 bits at a time: two elements of 16 bits have one multiplication. Its sums go to the slot by atomic additions: whole

@@ -1,8 +1,9 @@
 """Pairs the points of one side with those of the other, and records how.
 
-In this order: a file of names; equal keys; equal hashes that are unique on both sides; equal weights, by the hashes of
-their rows (another name, a part of a fused weight, another precision); the order of the other points between those. A
-module that is paired takes its other points with it, and a module whose children are paired is paired itself.
+Points are paired by, in this order: a file of names; equal keys; equal hashes that are unique on both sides; equal
+weights, by the hashes of their rows (another name, a part of a fused weight, another precision); the order of the other
+points between those. A module that is paired takes its other points with it, and a module whose children are paired is
+paired itself.
 """
 
 from __future__ import annotations
