@@ -17,12 +17,14 @@ from tests.bench_samples import execution as build_execution
 from tests.bench_samples import request
 
 from assay.bench.flow import observer
+from assay.bench.flow.machine import load_gpus
 from assay.bench.flow.run import run_benchmarks
 from assay.bench.records import POINTS_FILE, load_execution, write_points
 from assay.bench.report.executions import build_run_document
 from assay.bench.values.execution import BenchMethod, BenchReport, BenchResult
 from assay.errors import ExitCode
 from assay.launch.sweep import RunHooks
+from assay.observe.devices import Devices
 from assay.show.console import Console
 from assay.show.terminal_report import render_terminal
 from assay.system.processes import process_start
@@ -92,6 +94,15 @@ def test_a_gpu_is_described_and_a_hot_one_or_foreign_processes_contaminate(
     assert "sw_power_cap" not in text  # how the card is set up, not trouble; it is recorded
     assert "sw_power_cap" in hot.machine.throttled
     assert "other processes were on the GPU: 1" in text
+
+
+def test_a_process_that_has_ended_is_not_on_the_gpu(lab: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has no environment any more by which it would be known as the run's, and exists until its parent asks."""
+    with subprocess.Popen(["true"]) as ended:
+        os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
+        fake_gpus(lab, monkeypatch, processes=[{"pid": pid, "memory_bytes": 1} for pid in (1, ended.pid)])
+        (state,) = load_gpus(Devices(), (0,), "run.1")
+        assert state.processes == (1,)
 
 
 def test_gpu_memory_of_the_run_s_processes_is(lab: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -85,12 +85,14 @@ def load_gpus(devices: Devices, indices: Sequence[int], tag: str | None = None) 
     read = ("sm_clock_mhz", "temperature_c", "power_w", "memory_bytes", "utilisation", "throttle")
     states = []
     for index in filter(names.__contains__, indices):
-        # with a tag, a process that cannot be read is left out: in a container the driver reports pids of the host
+        # with a tag, a process that cannot be read is left out: in a container the driver reports pids of the host. One
+        # that is ending has no tag any more, so whether it is alive is read afterwards
         pids = [process.pid for process in devices.processes(index)]
-        others = tuple(pid for pid in pids if tag is None or (processes.exists(pid) and load_tag(pid) != tag.encode()))
+        if tag is not None:
+            pids = [pid for pid in pids if load_tag(pid) != tag.encode() and processes.process_start(pid) is not None]
         reading = devices.read([index])
         found = {name: getattr(reading, name) for name in read} if reading is not None else {}
-        states.append(GpuState(index, names[index], processes=others, **found))
+        states.append(GpuState(index, names[index], processes=tuple(pids), **found))
     return tuple(states)
 
 
