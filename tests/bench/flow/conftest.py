@@ -13,11 +13,13 @@ from assay.bench.commands.options import parse_commands
 from assay.bench.flow.run import run_benchmarks
 from assay.bench.values.execution import BenchExecution, BenchReport
 
-HOLD = f"{sys.executable} -S -c 'import time; b = bytearray(60_000_000); b[::4096] = b[::4096]; time.sleep(0.8)'"
+# holds memory until the other one does, too, and for a while then: opening a FIFO waits for its other end
+_CODE = 'import time; b = bytearray(60_000_000); b[::4096] = b[::4096]; both = open("both", "%s"); time.sleep(0.8)'
+HOLD = f"{sys.executable} -S -c '{_CODE}'"
 REPORTS = "from assay.bench import report_benchmark; report_benchmark(throughput=9)"
 COMMANDS = {
     "true": "true",
-    "two": f"{HOLD} & {HOLD} & wait",
+    "two": f"mkfifo both; {HOLD % 'r'} & {HOLD % 'w'} && wait && rm both",
     "own": f"{sys.executable} -c '{REPORTS}'",
     "broken": "echo oops; exit 3",
     "crashing": "python3 -c 'import crash; crash.outer()'",
@@ -41,14 +43,18 @@ import os, subprocess, sys, time
 from assay.bench import report_benchmark
 
 def forks():
-    pids = []
+    pids, (ready, is_held), (go, is_seen) = [], os.pipe(), os.pipe()
     for _ in range(3):
         pid = os.fork()
         if not pid:
             held = bytearray(40_000_000); held[::4096] = held[::4096]
-            time.sleep(0.5)
+            os.write(is_held, b".")
+            os.read(go, 1)
             os._exit(0)
         pids.append(pid)
+        os.read(ready, 1)
+    time.sleep(0.5)
+    os.write(is_seen, b"...")
     for pid in pids:
         os.waitpid(pid, 0)
     report_benchmark(wall_time=1.0)
