@@ -468,7 +468,7 @@ def _explain(error: Any, text: str, file: str) -> ConfigError:
     if opened is not None:
         message = f"broken YAML: this {text[opened.index]} is not closed"
         return build_error(message, _position(file, _correct_mark(opened, starts)), _NEVER_CLOSED)
-    lines = re.split("\r\n?|\n", text.rstrip())
+    lines = re.split("\r\n?|\n", text.rstrip(" \r\n"))
     line = lines[mark.line] if mark.line < len(lines) else ""
     if mark.line >= len(lines):  # the error is after the last character
         full = [number for number, written in enumerate(lines, 1) if written.strip()] or [1]
