@@ -20,6 +20,7 @@ import shutil
 import stat
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any
 
@@ -145,8 +146,11 @@ def list_changes(store: StrPath, old: str, new: str) -> list[ChangedFile]:
     left, right = (os.path.join(store, digest, _TREE) for digest in (old, new))
     changed = [ChangedFile(path, f"{right}/{path}", is_new=True) for path in after - before]
     changed += [ChangedFile(path, f"{left}/{path}") for path in before - after]
-    _, different, unreadable = filecmp.cmpfiles(left, right, before & after, shallow=False)
-    changed += [ChangedFile(path, f"{right}/{path}") for path in (*different, *unreadable)]
+    for path in before & after:
+        with suppress(OSError, ValueError):  # the copy was removed, or the manifest has a name that no file can have
+            if filecmp.cmp(f"{left}/{path}", f"{right}/{path}", shallow=False):
+                continue
+        changed.append(ChangedFile(path, f"{right}/{path}"))
     return sorted(changed, key=lambda change: change.name)
 
 
