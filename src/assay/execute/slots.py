@@ -98,7 +98,7 @@ class Occupant:
     def is_concluded(self) -> bool:
         """Return whether the attempt is concluded: its left-over processes have been ended, or may stay."""
         return self.boot != processes.boot_id() or os.path.exists(
-            os.path.join(self.dir, layout.numbered_name("outcome", self.attempt))
+            layout.numbered_path(self.dir, "outcome", self.attempt)
         )
 
     def find_members(self) -> set[int]:
