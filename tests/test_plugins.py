@@ -213,6 +213,7 @@ BAD = [  # the text of a module, and why it cannot be used
     (PAGES + "PAGES = Pages(['/bad'])\n", "routes: AttributeError"),
     ("class Odd(BaseException):\n    def __str__(self): 1 / 0\nraise Odd\n", "loaded: Odd"),
     ("import sys\nsys.stdout.close()\n" + HEAD, "AttributeError"),
+    ("import sys\nsys.stdout.close()\n" + declare(""), "closes standard output when it is imported"),
     ("PLUGIN = ()\n", "is an empty tuple"),
     (declare("needs='golden'"), "needs must be a tuple of texts"),
     (declare("doctor=('x',)"), "doctor must be a tuple of Part"),
@@ -229,6 +230,7 @@ BAD = [  # the text of a module, and why it cannot be used
     ),
     (declare("commands={'x': ('bad_plugin.ends:x', 'x')}"), "SystemExit: 0"),
     (PAGES + "PAGES = Pages(navigation='x')\n", "navigation must not be of the type str"),
+    (NAVIGATION.format("'x', '/x', 'high'"), "must have two texts and a number"),
     (NAVIGATION.format("None, None, 5"), "must have two texts and a number"),
     (PAGES + "PAGES = Pages(templates=1)\n", "templates must not be of the type int"),
     (PAGES + "PAGES = Pages(find_alarms=5)\n", "find_alarms must not be of the type int"),
@@ -342,7 +344,7 @@ ODD_VALUES = {  # what a hook names -> what `assay doctor` says about it
 
 @pytest.mark.parametrize("hook", ODD_VALUES)
 def test_a_value_that_its_hook_cannot_use_is_named(install: Install, hook: str, examine: Examine) -> None:
-    install("bad", declare(f"{hook}"), x="number = 3\ndef other(request: 'int | None'): ...\n")
+    install("bad", declare(hook), x="number = 3\ndef other(request: 'int | None'): ...\n")
     assert [each["text"].startswith(ODD_VALUES[hook]) for each in examine() if each["name"] == "bad"] == [True]
 
 

@@ -1,11 +1,11 @@
 """What can go wrong, as a tree.
 
 AssayError                    anything a user can read and act on; a subclass carries the exit code
-├── UsageError                exit 2: the command line or the surroundings are not as they must be
+├── UsageError                exit 2: the command line or the environment is not as it must be
 │   ├── ConfigError           exit 2: problems in a file, all of them, each with its position
 │   ├── NotFoundError         exit 2: no such study, run, metric or file; carries suggestions
 │   └── MissingExtraError     exit 2: an optional part is not installed; carries the install command; an ImportError
-│       └── MissingPackageError   the same for a package that is none of our extras, such as torch
+│       └── MissingPackageError   exit 2: a package that no extra of Assay installs, such as torch, is missing
 ├── FormatError               exit 4: a file of ours that is damaged, too old or too new
 └── InfrastructureError       exit 4: a farm, disk or service refused
 
@@ -19,9 +19,9 @@ from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """What the command line returns. Several at once: the first in `worst` order wins."""
+    """The exit code of a command. Of several results, `worst` chooses the one that counts."""
 
-    OK = 0  # all well
+    OK = 0  # nothing failed
     FAILED = 1  # a run or a check failed, or the user's process crashed or timed out
     USAGE = 2  # usage or configuration error
     INCONCLUSIVE = 3  # inconclusive or changed
@@ -36,10 +36,10 @@ class ExitCode(IntEnum):
 
 
 class AssayError(Exception):
-    """Base of everything a user can act on."""
+    """Base of all errors that a user can read and act on."""
 
     exit_code = ExitCode.INTERNAL
-    finds_nothing = False  # True: there is no mistake, and no run matches
+    finds_nothing = False  # True: the command is right, but no run matches
 
     def __init__(self, message: str, hint: str | None = None) -> None:
         super().__init__(message)
@@ -47,7 +47,7 @@ class AssayError(Exception):
         self.hint = hint
 
     def render(self) -> str:
-        """The text for a terminal, without a prefix."""
+        """Return the message with its hint, for a terminal."""
         return f"{self.message}\n  {self.hint}" if self.hint else self.message
 
     def __str__(self) -> str:
@@ -60,7 +60,7 @@ class UsageError(AssayError):
 
 
 class ConfigError(UsageError):
-    """Every problem of a file at once; a problem renders itself as `file:line:column key: text`."""
+    """All problems of a file; `str` of a problem is `file:line:column key: message`."""
 
     def __init__(self, problems: Sequence[object]) -> None:
         self.problems = tuple(problems)
@@ -68,7 +68,7 @@ class ConfigError(UsageError):
 
 
 class NotFoundError(UsageError):
-    """A name that is not there, with the names that come close."""
+    """A name that does not exist; the hint has similar names."""
 
     def __init__(self, kind: str, name: str, known: Iterable[str] = (), hint: str | None = None) -> None:
         self.kind, self.name, self.known = kind, name, tuple(known)
@@ -84,7 +84,7 @@ def check_known(kind: str, names: Iterable[str], known: Iterable[str]) -> None:
 
 
 class MissingExtraError(UsageError, ImportError):
-    """An optional part that is not installed; also an ImportError, which is what a script expects and catches."""
+    """An optional part is not installed. Scripts expect an ImportError in this case, so this is one as well."""
 
     def __init__(self, what: str, extra: str) -> None:
         self.extra = extra
@@ -108,11 +108,11 @@ class InfrastructureError(AssayError):
 
 
 class IndexDamagedError(InfrastructureError):
-    """The index was damaged and is empty now: a command that only reads starts again, and finds it filled."""
+    """The index was damaged and is empty now. A command that only reads starts again, which fills the index."""
 
 
 def explain_refusal(error: OSError) -> str:
-    """The system's message; where file descriptors ran out, that and the way to get more."""
+    """Return the system's message, or, if file descriptors ran out, a message with their limit and how to raise it."""
     import errno
     import resource
 
@@ -124,14 +124,14 @@ def explain_refusal(error: OSError) -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str | None:
-    """A suggestion for a mistyped name, or the list of names when it is short, or nothing."""
+    """Return a suggestion for a mistyped name, else the list of known names if it is short, else None."""
     names = sorted(set(known))
     listed = "known: " + ", ".join(names) if 0 < len(names) <= 12 else None
     return suggest(name, names) or listed
 
 
 def suggest(name: str, known: Iterable[str]) -> str | None:
-    """The names that a mistyped one is similar to, as a question, or nothing."""
+    """Return the names that are similar to a mistyped one, as a question; None if there are none."""
     import difflib
 
     names = sorted(set(known))

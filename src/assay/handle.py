@@ -100,25 +100,25 @@ class StudyHandle:
 
         Ctrl-C ends the loop, and the runs go on.
         """
-        seen: set[str] = set()
         try:
-            for found, _ in self._poll(_POLL_S):
-                news = [run for run in found if run.name not in seen]
-                seen.update(run.name for run in news)
+            for news, _ in self._poll(_POLL_S):
                 yield from news
         except KeyboardInterrupt:
             print(f"{self.name}: {_GOING_ON}", file=sys.stderr)
             raise
 
     def _poll(self, interval_s: float) -> Iterator[tuple[list[Run], list[Run]]]:
-        """The finished runs of this call, oldest first, and all of its runs; again and again until the study ends."""
+        """Until the study ends, yield the runs of this call that have finished since the last time, oldest first, and
+        all runs of this call."""
         from subprocess import TimeoutExpired
 
+        seen: set[str] = set()
         while True:
             is_running, began = self.is_running, time.monotonic()
             known = [run for run in self.runs if self._expected.names is None or run.name in self._expected.names]
-            finished = [run for run in known if self._is_finished(run, is_running)]
-            yield sorted(finished, key=lambda run: run.ended_at or 0.0), known
+            news = [run for run in known if run.name not in seen and self._is_finished(run, is_running)]
+            seen.update(run.name for run in news)
+            yield sorted(news, key=lambda run: run.ended_at or 0.0), known
             if not is_running:
                 return
             try:  # a large study takes long to read: reading must not be all that happens
@@ -202,10 +202,8 @@ class StudyHandle:
                 view.update(html)
 
     def _watch_in_lines(self) -> None:
-        progress, seen, view = PlainProgress(sys.stderr), set[str](), ProgressView(self.name, 0)
-        for finished, known in self._poll(_POLL_S):
-            news = [run for run in finished if run.name not in seen]
-            seen.update(run.name for run in news)
+        progress, view = PlainProgress(sys.stderr), ProgressView(self.name, 0)
+        for news, known in self._poll(_POLL_S):
             states = count_states(known)
             bad = {state: states.get(state, 0) for state in ("failed", "timeout", "lost", "damaged")}
             running = [run for run in known if run.state == State.RUNNING]

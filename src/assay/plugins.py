@@ -178,8 +178,11 @@ def _load_quietly(target: str) -> tuple[Any, ...] | str:
             value = load(target)
     except InfrastructureError as error:
         return error.message
+    module = target.partition(":")[0]
+    if printed.closed:
+        return f"{module} closes standard output when it is imported"
     if lines := printed.getvalue().strip().splitlines():
-        return f"{target.partition(':')[0]} prints when it is imported: {lines[0][:80]!r}"
+        return f"{module} prints when it is imported: {lines[0][:80]!r}"
     if isinstance(value, tuple) and not value:
         return f"{target} is an empty tuple"
     return value if isinstance(value, tuple) and not hasattr(value, "_fields") else (value,)

@@ -421,7 +421,7 @@ def _conclude(code: int = 0) -> None:
             "started_at": _began_at,
             "ended_at": time.time(),
         }
-        publish(os.path.join(path, layout.numbered_name("outcome", 1)), json.dumps(outcome))
+        publish(layout.numbered_path(path, "outcome", 1), json.dumps(outcome))
 
 
 def find_code(error: object) -> int:
@@ -441,4 +441,4 @@ def _leave() -> None:
         return
     from assay.system.processes import write_status_at_exit
 
-    write_status_at_exit(os.path.join(_adhoc_dir, layout.numbered_name("end", 1)))
+    write_status_at_exit(layout.numbered_path(_adhoc_dir, "end", 1))

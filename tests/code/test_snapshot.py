@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from assay.code import snapshot as snapshots
-from assay.code.snapshot import load_snapshot, place_code, take_snapshot
+from assay.code.snapshot import list_changes, load_snapshot, place_code, take_snapshot
 from assay.code.tree import Limits
 from assay.errors import FormatError, InfrastructureError, UsageError
 
@@ -133,6 +133,20 @@ def test_damaged_and_missing_snapshots_are_said(source, store):
     manifest.write_text("{")
     with pytest.raises(FormatError, match="damaged"):
         load_snapshot(store, snapshot.hash)
+
+
+def test_files_of_two_snapshots_that_cannot_be_compared_have_changed(source, store):
+    first = take_snapshot(source, store)
+    write(source, {"train.py": "print(2)\n", "new.py": ""})
+    second = take_snapshot(source, store)
+    for each in (first, second):
+        manifest = store / each.hash / "manifest.json"
+        fields = json.loads(manifest.read_text())
+        manifest.write_text(json.dumps({**fields, "files": [*fields["files"], ["no\0name", 0o644, 0]]}))
+    os.unlink(f"{second.path}/lib/data.txt")
+    changes = list_changes(store, first.hash, second.hash)
+    assert [each.name for each in changes] == ["lib/data.txt", "new.py", "no\0name", "train.py"]
+    assert [each.name for each in changes if each.is_new] == ["new.py"]
 
 
 def test_a_run_gets_the_code(source, store, tmp_path):

@@ -29,6 +29,7 @@ def refusal(text: str) -> str:
         ("just words\n", "f.yml:1:1", "top level is a single value"),
         ("a: b: c\n", "f.yml:1:5", "broken YAML"),
         ("a:\n\tb: 1\n", "f.yml:2:1", "tab"),
+        ("a: 1\n\t\n", "f.yml:2:1", "a tab cannot indent"),
         ("a: [1, 2\nb: 3\n", "f.yml:1:4", "this [ is not closed"),
         ("params: {a: [1, 2", "f.yml:1:13", "bracket is opened and never closed"),
         ("params: {a: [1, 2\n\n\n", "f.yml:1:13", "bracket is opened and never closed"),

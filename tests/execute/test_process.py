@@ -43,7 +43,6 @@ class TestIdentity:
         assert start == processes.own_start()
         assert start is not None
         assert processes.is_alive(os.getpid(), start, processes.boot_id())
-
         assert not processes.is_alive(os.getpid(), processes.own_start() + 1, processes.boot_id())
         assert not processes.is_alive(os.getpid(), processes.own_start(), "another boot")
 
@@ -53,17 +52,6 @@ class TestIdentity:
         assert processes.process_start(child.pid) is None
         child.wait()
         assert processes.process_start(child.pid) is None
-
-    def test_a_name_with_brackets_and_spaces(self, tmp_path: Path) -> None:
-        program = tmp_path / "a) R 1 (b"
-        program.symlink_to("/bin/sleep")
-        child = subprocess.Popen([program, "1000"])
-        until(lambda: b"a) R" in Path(f"/proc/{child.pid}/stat").read_bytes(), "it has its name")
-        start = processes.process_start(child.pid)
-        assert start is not None
-        assert start >= processes.own_start()
-        child.kill()
-        child.wait()
 
     def test_the_host_and_the_boot(self) -> None:
         assert processes.host_name() == socket.gethostname()

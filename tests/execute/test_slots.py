@@ -227,6 +227,19 @@ class TestPriority:
         high.close()
         take(low).let_go()
 
+    def test_a_request_counts_as_long_as_it_is_renewed(self, place: str, pool: Pool) -> None:
+        """A frozen supervisor renews nothing."""
+        low, high = pool("0"), pool("0", priority=5)
+        held = take(low)
+        assert high.acquire() is None
+        (request,) = Path(place).glob("want.5.*")
+        os.utime(request, (1, 1))
+        held.let_go()
+        held = take(low)
+        assert high.acquire() is None
+        held.let_go()
+        assert low.acquire() is None, "the supervisor has renewed its request"
+
     def test_a_waiting_supervisor_that_dies_blocks_nobody(self, place: str, pool: Pool) -> None:
         low = pool("0")
         held = take(low)

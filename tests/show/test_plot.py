@@ -127,6 +127,13 @@ def test_nothing_to_plot_is_said():
     assert "logarithmic" in caught.value.render()
 
 
+def test_a_line_without_values_has_only_a_name():
+    empty = charts.Line("empty", [0, 100], [NAN, NAN])
+    text = render_plot(charts.LineChart((RISING, empty)), height=14)
+    assert ends(text) == {0: "a"}
+    assert re.search("b empty  +nan", text)
+
+
 def test_one_point_and_constants_are_drawn():
     assert columns_with_dots(render_plot(charts.LineChart((charts.Line("x", [5], [3.0]),))))
     assert columns_with_dots(render_plot(charts.LineChart((charts.Line("x", [1, 2], [0.0, 0.0]),))))

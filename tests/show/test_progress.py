@@ -309,7 +309,10 @@ def test_a_flood_of_failures_is_cut_short(terminal):
     assert plain.count("further failures") == 1
 
 
-def test_who_gets_what():
+def test_who_gets_what(terminal):
+    assert isinstance(choose_progress(terminal.stream), LiveProgress)
+    assert isinstance(choose_progress(terminal.stream, plain=True), PlainProgress)
+    terminal.close()
     assert isinstance(choose_progress(io.StringIO()), PlainProgress)
     assert type(choose_progress(io.StringIO(), quiet=True)) is Progress
 

@@ -20,6 +20,7 @@ import shutil
 import stat
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any
 
@@ -37,8 +38,8 @@ PULLED = "pulled"  # a file next to the manifest: the snapshot is of `assay pull
 _FORMAT = 1
 _HASH_BYTES = 16
 _SETTLED_NS = 1_000_000_000  # a file changed less than this ago may change again within one tick of its clock
-_HELD_FILE_BYTES = 65_536  # files up to this size are kept in memory between placements,
-_HELD_TREE_BYTES = 4_000_000  # of trees up to this size
+_HELD_FILE_BYTES = 65_536  # files up to this size are kept in memory between placements, if their tree is small
+_HELD_TREE_BYTES = 4_000_000  # trees up to this size are small
 
 Seen = dict[str, list[Any]]  # path -> [size, mtime_ns, ctime_ns, inode, digest]
 
@@ -60,7 +61,7 @@ class _Manifest:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """`linked`: relative paths that are too large or ignored; a run reaches them in `source`."""
+    """A copy of the code in a store. `linked` are relative paths, too large or ignored, that runs use in `source`."""
 
     hash: str
     path: str
@@ -145,8 +146,11 @@ def list_changes(store: StrPath, old: str, new: str) -> list[ChangedFile]:
     left, right = (os.path.join(store, digest, _TREE) for digest in (old, new))
     changed = [ChangedFile(path, f"{right}/{path}", is_new=True) for path in after - before]
     changed += [ChangedFile(path, f"{left}/{path}") for path in before - after]
-    _, different, unreadable = filecmp.cmpfiles(left, right, before & after, shallow=False)
-    changed += [ChangedFile(path, f"{right}/{path}") for path in (*different, *unreadable)]
+    for path in before & after:
+        with suppress(OSError, ValueError):  # the copy was removed, or the manifest has a name that no file can have
+            if filecmp.cmp(f"{left}/{path}", f"{right}/{path}", shallow=False):
+                continue
+        changed.append(ChangedFile(path, f"{right}/{path}"))
     return sorted(changed, key=lambda change: change.name)
 
 
@@ -305,7 +309,7 @@ def _write_snapshot(store: StrPath, contents: _Contents) -> str:
 
 
 def _load_seen(store: StrPath) -> Seen:
-    """Load the seen digests. A file that cannot be read counts as empty: everything is read again."""
+    """Load the digests of files that were seen. If they cannot be read, every file is read again."""
     try:
         seen = parse_json(read_text(os.path.join(store, _SEEN)))
     except (OSError, ValueError):
@@ -314,9 +318,12 @@ def _load_seen(store: StrPath) -> Seen:
 
 
 def place_code(snapshot: Snapshot, target: StrPath, *, link: bool = True) -> None:
-    """Give a run its private tree. `target` must not exist; its parent is the caller's temporary folder. A clone shares
-    blocks with the snapshot until one side is written to; never a hard link, by which one run's edits would reach
-    another. With `link`, files that were not copied are reached through absolute links."""
+    """Give a run its private tree. `target` must not exist; its parent is the caller's temporary folder.
+
+    Files are cloned if the file system can do that: they share blocks with the snapshot until one side is written to.
+    They are never hard links, by which one run's edits would reach another. With `link`, files that were not copied are
+    reached through absolute links.
+    """
     folders, files, symlinks = _load_layout(snapshot.path)
     base, origin = os.fspath(target), snapshot.path
     try:

@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any
 
 from assay.config.native import KEYS
-from assay.config.source import MAX_DEPTH, NATIVE_RULES, TAG, Problems, join_key
+from assay.config.source import MAX_DEPTH, TAG, Problems, build_native, join_key
 from assay.errors import did_you_mean
 from assay.values.study import Value
 
@@ -95,13 +95,9 @@ def _quoting_dumper() -> Any:
 @cache
 def _dumper() -> Any:
     """Return a dumper that puts quotes only around texts that the native flavour would not read as text."""
-    import re
-
     import yaml
 
-    native: Any = type("NativeDumper", (yaml.SafeDumper,), {"yaml_implicit_resolvers": {}})
-    for name, pattern, first in NATIVE_RULES:
-        native.add_implicit_resolver(TAG + name, re.compile(pattern), list(first))
+    native = build_native(yaml.SafeDumper)
     native.add_representer(
         str, lambda dumper, text: dumper.represent_scalar(f"{TAG}str", text, style="|" if "\n" in text else None)
     )

@@ -37,7 +37,7 @@ _FLOAT = (
     rf"^(?:{_NUMBER}(?:\.[0-9]*)?{_EXPONENT}|[-+]?\.[0-9]+{_EXPONENT}"
     r"|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$"
 )
-NATIVE_RULES: tuple[tuple[str, str, Iterable[str]], ...] = (
+_NATIVE_RULES: tuple[tuple[str, str, Iterable[str]], ...] = (
     # type, its pattern, its possible first characters: those of YAML 1.2, without leading zeros
     ("null", r"^(?:~|null|Null|NULL|)$", ("~", "n", "N", "")),
     ("bool", r"^(?:true|True|TRUE|false|False|FALSE)$", "tTfF"),
@@ -300,11 +300,14 @@ def _looks_deep(text: str) -> bool:
 def loader_of(flavour: Flavour) -> Any:
     import yaml
 
-    base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    if flavour == "originals":
-        return base
-    native: Any = type("NativeLoader", (base,), {"yaml_implicit_resolvers": {}})
-    for name, pattern, first in NATIVE_RULES:
+    base = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    return base if flavour == "originals" else build_native(base)
+
+
+def build_native(base: Any) -> Any:
+    """Build a loader or a dumper for which a scalar without quotes has the type that the native flavour gives it."""
+    native: Any = type(f"Native{base.__name__}", (base,), {"yaml_implicit_resolvers": {}})
+    for name, pattern, first in _NATIVE_RULES:
         native.add_implicit_resolver(TAG + name, re.compile(pattern), list(first))
     return native
 
@@ -468,7 +471,7 @@ def _explain(error: Any, text: str, file: str) -> ConfigError:
     if opened is not None:
         message = f"broken YAML: this {text[opened.index]} is not closed"
         return build_error(message, _position(file, _correct_mark(opened, starts)), _NEVER_CLOSED)
-    lines = re.split("\r\n?|\n", text.rstrip())
+    lines = re.split("\r\n?|\n", text.rstrip(" \r\n"))
     line = lines[mark.line] if mark.line < len(lines) else ""
     if mark.line >= len(lines):  # the error is after the last character
         full = [number for number, written in enumerate(lines, 1) if written.strip()] or [1]

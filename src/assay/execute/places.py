@@ -55,7 +55,7 @@ def load_place(run_dir: str, handle: JobHandle | None) -> Place:
         return Place(handle.host)
     executor = try_executor(handle.executor)
     number = executor.find_job(handle, run_dir) if executor else ""
-    token = try_text(os.path.join(run_dir, layout.numbered_name("token", handle.attempt))).split()
+    token = try_text(layout.numbered_path(run_dir, "token", handle.attempt)).split()
     host = token[0].removeprefix(_SSH) if token else ""  # the machine that took the attempt's token
     return Place(host if host not in ("", layout.NO_HOST) else None, f"{handle.executor} {number}".rstrip())
 
@@ -76,7 +76,7 @@ def load_liveness(handle: JobHandle, run_dir: str) -> Liveness:
 
 def has_begun(handle: JobHandle, run_dir: str) -> bool:
     """Return whether the farm has started the job; before that it waits in the farm's queue."""
-    return os.path.exists(os.path.join(run_dir, layout.numbered_name("token", handle.attempt)))
+    return os.path.exists(layout.numbered_path(run_dir, "token", handle.attempt))
 
 
 def load_wait_reason(handle: JobHandle, run_dir: str) -> str:

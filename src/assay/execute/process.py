@@ -178,7 +178,7 @@ class Orphans:
         return set(processes.load_children(os.getpid()))
 
     def _is_orphan(self, pid: int) -> bool:
-        """Return whether a process is a job's, which is never in our own session: those were started by other code."""
+        """Return whether a job has left this process. Processes in our own session were started by other code."""
         stat = processes.load_stat(pid)
         if stat is None or stat.session == os.getsid(0):
             return False
@@ -202,8 +202,10 @@ def _has_variable(pid: int, needles: set[bytes]) -> bool:
 
 
 class Cancellation:
-    """Sends TERM to all processes of these attempts, and KILL to those that outlive the grace. They are found by
-    session and by tag: `timeout` and launchers such as torchrun open sessions of their own."""
+    """Sends TERM to all processes of these attempts, and KILL to those that outlive the grace.
+
+    The processes are found by session and by tag: `timeout` and launchers such as torchrun open sessions of their own.
+    """
 
     def __init__(self, attempts: Sequence[AttemptProcesses], grace_s: float) -> None:
         self._attempts = attempts

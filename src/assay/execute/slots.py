@@ -97,9 +97,8 @@ class Occupant:
     @property
     def is_concluded(self) -> bool:
         """Return whether the attempt is concluded: its left-over processes have been ended, or may stay."""
-        return self.boot != processes.boot_id() or os.path.exists(
-            os.path.join(self.dir, layout.numbered_name("outcome", self.attempt))
-        )
+        outcome = layout.numbered_path(self.dir, "outcome", self.attempt)
+        return self.boot != processes.boot_id() or os.path.exists(outcome)
 
     def find_members(self) -> set[int]:
         return process.find_members([process.AttemptProcesses(self.pid, self.start, self.tag, self.dir)])

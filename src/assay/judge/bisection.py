@@ -1,9 +1,9 @@
 """Chooses the next commit to try: bisection over a history with merges, commits that cannot be judged, and noise.
 
-All facts are in `History`; `next_step` is a pure function of it, so a killed search continues from its log. A commit is
-suspected while it is an ancestor of a bad commit and of no good one. The next to be tried is the one that leaves the
-fewest suspects in the worse case. If the program is noisy (`votes` above 1), the culprit and the good commits before it
-are tried again before the culprit is named.
+`TrialHistory` has all facts, and `next_step` is a pure function of it, so a killed search continues from its log. A
+commit is a suspect while it is an ancestor of a bad commit and of no good one. The next commit to try is the one that
+leaves the fewest suspects in the worse case. If the program is noisy (`votes` above 1), the culprit and the good
+commits before it are tried again before the culprit is named.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ class NextTry:
 
     @property
     def reason(self) -> str:
-        """The reason is a text for progress messages."""
+        """Why the commit is tried, for messages about the progress."""
         return _REASONS.get(self.why, f"{self.suspects} suspects")
 
 
 @dataclass(frozen=True, slots=True)
 class Culprit:
-    """The result of a search. Several suspects: those between the last good commit and the bad one cannot be judged."""
+    """The result of a search. Commits before the first bad one that cannot be judged are suspects, too."""
 
     suspects: tuple[str, ...]
 

@@ -109,12 +109,10 @@ def _try_lock(fd: int, *, shared: bool = False) -> bool:
 def remove_stale(study_dir: str, now: float) -> int:
     """Remove half-written run directories, snapshots and files of dead processes; return their number."""
     meta = os.path.join(study_dir, layout.STUDY_META_DIR)
-    count = 0
-    for folder in (meta, os.path.join(meta, layout.CODE_STORE_DIR)):
-        for path in _find_stale(folder, now):
-            _remove(path)
-            count += 1
-    return count
+    stale = [*_find_stale(meta, now), *_find_stale(os.path.join(meta, layout.CODE_STORE_DIR), now)]
+    for path in stale:
+        _remove(path)
+    return len(stale)
 
 
 def _find_stale(folder: str, now: float) -> list[str]:

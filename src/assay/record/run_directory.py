@@ -111,13 +111,13 @@ def _rename_run(aside: str, path: str) -> None:
 def publish_lease(run_dir: str, handle: JobHandle) -> bool:
     """Claim attempt N; return True for exactly one caller. Raise FormatError for a received run."""
     check_executable(run_dir)
-    target = os.path.join(run_dir, layout.numbered_name("lease", handle.attempt))
+    target = layout.numbered_path(run_dir, "lease", handle.attempt)
     return publish(target, json.dumps(asdict(handle)))
 
 
 def write_stop(run_dir: str, attempt: int, stop: Stop) -> bool:
     """Record that an attempt is stopped on purpose, before it is stopped."""
-    is_first = publish(os.path.join(run_dir, layout.numbered_name("stop", attempt)), json.dumps(asdict(stop)))
+    is_first = publish(layout.numbered_path(run_dir, "stop", attempt), json.dumps(asdict(stop)))
     if stop.kind == "fence":  # a copy replaces the log: what job.sh adds, which has the old file open, is not read
         log = os.path.join(run_dir, layout.JOB_LOG)
         with suppress(OSError):
@@ -127,7 +127,7 @@ def write_stop(run_dir: str, attempt: int, stop: Stop) -> bool:
 
 def write_outcome(run_dir: str, outcome: Outcome) -> bool:
     """Keep the first outcome of an attempt, unless a power cut has emptied its file; return whether it is this one."""
-    target, text = os.path.join(run_dir, layout.numbered_name("outcome", outcome.attempt)), json.dumps(asdict(outcome))
+    target, text = layout.numbered_path(run_dir, "outcome", outcome.attempt), json.dumps(asdict(outcome))
     if publish(target, text):
         return True
     if load_outcome(run_dir, outcome.attempt) is None:
@@ -527,8 +527,8 @@ def _conclude_fenced(attempt: Attempt, successor: Attempt) -> Attempt:
 
 def _load_attempt(run_dir: str, number: int, kinds: set[str], codes: dict[str, int], timeouts: set[str]) -> Attempt:
     has_lease = "lease" in kinds
-    lease = _load_value(JobHandle, os.path.join(run_dir, layout.numbered_name("lease", number))) if has_lease else None
-    stop = _load_value(Stop, os.path.join(run_dir, layout.numbered_name("stop", number))) if "stop" in kinds else None
+    lease = _load_value(JobHandle, layout.numbered_path(run_dir, "lease", number)) if has_lease else None
+    stop = _load_value(Stop, layout.numbered_path(run_dir, "stop", number)) if "stop" in kinds else None
     outcome = load_outcome(run_dir, number) if "outcome" in kinds else None
     status = _load_status(run_dir, number) if "end" in kinds and lease and lease.executor == "local" else None
     if status is not None and not codes:
@@ -551,7 +551,7 @@ def _load_attempt(run_dir: str, number: int, kinds: set[str], codes: dict[str, i
 def _find_late(run_dir: str, number: int, codes: Mapping[str, int]) -> frozenset[str]:
     """Return the commands that ended after the warning of a time limit: exit code 0 may mean that one only saved."""
     try:
-        warned_at = os.stat(os.path.join(run_dir, layout.numbered_name("warned", number))).st_mtime
+        warned_at = os.stat(layout.numbered_path(run_dir, "warned", number)).st_mtime
         ends = {name: _find_end(run_dir, number, {name: code}) for name, code in codes.items()}
     except OSError:
         return frozenset(codes)
@@ -585,7 +585,7 @@ def describe_contradiction(attempt: Attempt) -> str:
 
 def _load_status(run_dir: str, number: int) -> int | None:
     """Return the exit status of a script that opened this run; None if it was killed or has not ended."""
-    data = try_text(os.path.join(run_dir, layout.numbered_name("end", number))).encode("utf-8", "surrogateescape")
+    data = try_text(layout.numbered_path(run_dir, "end", number)).encode("utf-8", "surrogateescape")
     return data[0] if len(data) == 2 and data[0] == data[1] else None
 
 
@@ -630,7 +630,7 @@ def _load_value(kind: type[T], path: str) -> T | None:
 def _load_token(run_dir: str, attempt: int) -> JobHandle | None:
     """Return the handle of an attempt that was started by hand; its token contains `host pid start boot time`."""
     try:
-        host, pid, start, boot, stamp = read_text(os.path.join(run_dir, layout.numbered_name("token", attempt))).split()
+        host, pid, start, boot, stamp = read_text(layout.numbered_path(run_dir, "token", attempt)).split()
         handle = JobHandle("local", pid, host, int(pid), int(start), boot, None, attempt, float(stamp), skips="")
         return parse_strict(JobHandle, asdict(handle))  # its numbers may be out of range
     except (OSError, ValueError, TypeError):
@@ -639,12 +639,12 @@ def _load_token(run_dir: str, attempt: int) -> JobHandle | None:
 
 def load_checkpoint(run_dir: str, attempt: int) -> str:
     """Return the checkpoint that an attempt began with; empty if there is none."""
-    handle = _load_value(JobHandle, os.path.join(run_dir, layout.numbered_name("lease", attempt)))
+    handle = _load_value(JobHandle, layout.numbered_path(run_dir, "lease", attempt))
     return handle.begins.checkpoint if handle and handle.begins else ""
 
 
 def load_outcome(run_dir: str, attempt: int) -> Outcome | None:
-    return _load_value(Outcome, os.path.join(run_dir, layout.numbered_name("outcome", attempt)))
+    return _load_value(Outcome, layout.numbered_path(run_dir, "outcome", attempt))
 
 
 def load_times(run_dir: str) -> dict[str, tuple[float, float | None]]:
@@ -665,8 +665,8 @@ def find_begin(run_dir: str, handle: JobHandle) -> float | None:
     if handle.executor == "local":
         return handle.started_at
     try:
-        token = os.stat(os.path.join(run_dir, layout.numbered_name("token", handle.attempt))).st_mtime
-        lease = os.stat(os.path.join(run_dir, layout.numbered_name("lease", handle.attempt))).st_mtime
+        token = os.stat(layout.numbered_path(run_dir, "token", handle.attempt)).st_mtime
+        lease = os.stat(layout.numbered_path(run_dir, "lease", handle.attempt)).st_mtime
     except OSError:
         return None
     return handle.started_at + max(0.0, token - lease)

@@ -19,7 +19,7 @@ _REFRESH_S = 0.1
 _BAR = 40
 _MESSAGES = 3
 _LINES_AROUND = 6  # bar, counts, names of the columns, "and more", the prompt
-_LOUD_FAILURES = 20  # after so many lines about failures, the rest is left to the report
+_LOUD_FAILURES = 20  # failures that have a line of their own; further ones are only in the report
 _WELL = frozenset({"done", "pruned"})
 _HIDE_CURSOR, _SHOW_CURSOR = "\x1b[?25l", "\x1b[?25h"
 _ERASE_LINE, _ERASE_LINE_ABOVE = "\r\x1b[2K", "\x1b[1A\x1b[2K"
@@ -175,7 +175,7 @@ def _build_counts(view: ProgressView) -> list[Segment]:
 
 
 def _render_running(rows: Sequence[RunningRow], step_name: str, width: int, plain: bool) -> list[list[Segment]]:
-    """Render running runs: names are cut for numbers but stay readable; metrics that do not fit are left out."""
+    """Render running runs. Names are cut, but stay readable, so that numbers fit; other metrics are left out."""
     if not rows:
         return []
     metrics = dict.fromkeys(name for row in rows for name in row.metrics)
@@ -236,7 +236,7 @@ def render_best(row: BestRow, width: int | None = None, plain: bool = False) -> 
 
 
 class Progress:
-    """Gets the state of a study often, and decides how much to show. This class shows nothing (`--quiet`)."""
+    """The interface of what shows a study's progress. This class itself shows nothing, as for `--quiet`."""
 
     def update(self, view: ProgressView) -> None:
         """Update the view. `view.ended` must contain each run once: those that ended since the last call."""
@@ -350,10 +350,9 @@ def _write(stream: TextIO, text: str) -> None:
     stream.flush()
 
 
-def choose_progress(stream: TextIO, *, quiet: bool = False, live: bool | None = None) -> Progress:
-    """Choose a live view for a terminal, lines for a file or CI; `live` overrides the choice."""
+def choose_progress(stream: TextIO, *, quiet: bool = False, plain: bool = False) -> Progress:
+    """Choose a live view for a terminal; lines for a file, for CI, and where `plain` asks for them."""
     if quiet:
         return Progress()
     has_person = os.environ.get("TERM", "") not in ("", "dumb") and not os.environ.get("CI")
-    fit = terminal.is_terminal(stream) and has_person
-    return LiveProgress(stream) if (fit if live is None else live) else PlainProgress(stream)
+    return LiveProgress(stream) if terminal.is_terminal(stream) and has_person and not plain else PlainProgress(stream)

@@ -199,16 +199,14 @@ def drop_spare(table: Table, width: int) -> Table:
     gone: set[int] = set()
     keys = [column.key or column.name for column in table.columns]
     cells = dict(zip(keys, zip(*table.rows, strict=True), strict=False))
-    spare = []
-    for index, key in enumerate(keys[1:], 1):
+    for index in range(len(keys) - 1, 0, -1):  # the first column names the rows
+        key = keys[index]
         plain = key.replace("_best", "")
         is_repeated = plain != key and cells[key] == cells.get(plain)
         if is_repeated or all(value is None for value in cells[key]):
-            spare.append(index)
-    for index in reversed(spare):
-        if _total(need for each, need in enumerate(needs) if each not in gone) <= width:
-            break
-        gone.add(index)
+            if _total(need for each, need in enumerate(needs) if each not in gone) <= width:
+                break
+            gone.add(index)
     return drop_columns(table, gone)
 
 

@@ -186,15 +186,12 @@ def _render_table(block: doc.TableBlock, look: _Look) -> Iterator[str]:
         return
     table, dropped = _fit(block.table, look.width)
     if dropped and block.split_by:
-        names = [column.name for column in block.table.columns]
-        index = names.index(block.split_by)
-        columns = (*block.table.columns[:index], *block.table.columns[index + 1 :])
-        for value in dict.fromkeys(row[index] for row in block.table.rows):
-            rows = [[*row[:index], *row[index + 1 :]] for row in block.table.rows if row[index] == value]
-            yield formatting.shorten(formatting.clean(str(value)), look.width or 0, front=0)
-            yield from render_table(
-                Table(columns, rows), width=look.width, color=look.color, plain=look.plain
-            ).splitlines()
+        index = [column.name for column in block.table.columns].index(block.split_by)
+        titles, parts = [row[index] for row in block.table.rows], drop_columns(block.table, {index})
+        for title in dict.fromkeys(titles):
+            part = parts._replace(rows=[row for row, its in zip(parts.rows, titles, strict=True) if its == title])
+            yield formatting.shorten(formatting.clean(str(title)), look.width or 0, front=0)
+            yield from render_table(part, width=look.width, color=look.color, plain=look.plain).splitlines()
         return
     lines = _render_rows(block, table, look)
     for index, text in sorted((block.breaks or {}).items(), reverse=True):

@@ -161,9 +161,8 @@ class _Parser:
 
     def parse(self) -> Expression:
         found = self._or()
-        token = self._peek()
-        if token.kind != "end":
-            refuse(self._text, f"expected `and`, `or` or the end, not {token.text}", token.column)
+        if self._peek().kind != "end":
+            self._refuse_token("`and`, `or` or the end")
         return found
 
     def _peek(self) -> _Token:
@@ -180,8 +179,11 @@ class _Parser:
 
     def _need(self, text: str) -> None:
         if self._take(text) is None:
-            token = self._peek()
-            refuse(self._text, f"expected {text} instead of {token.text}", token.column)
+            self._refuse_token(text)
+
+    def _refuse_token(self, wanted: str, hint: str | None = None) -> NoReturn:
+        token = self._peek()
+        refuse(self._text, f"expected {wanted}, not {token.text}", token.column, hint)
 
     def _or(self) -> Expression:
         parts = [self._and()]
@@ -235,9 +237,8 @@ class _Parser:
         if not parts and isinstance(left, Name) and left.kind is None and left.name in list(State):
             return WhereComparison(Name("state", begin, "run"), "==", left.name)
         if not parts:
-            token, word = self._peek(), left.name if isinstance(left, Name) else ""
-            hint = suggest(word, map(str, State))
-            refuse(self._text, f"expected a comparison such as < or ==, not {token.text}", token.column, hint)
+            word = left.name if isinstance(left, Name) else ""
+            self._refuse_token("a comparison such as < or ==", suggest(word, map(str, State)))
         return parts[0] if len(parts) == 1 else And(tuple(parts))
 
     def _build_comparison(
@@ -255,8 +256,7 @@ class _Parser:
     def _list(self) -> tuple[Value, ...]:
         closing = {"(": ")", "[": "]"}.get(self._take("(", "[") or "")
         if closing is None:
-            token = self._peek()
-            refuse(self._text, f"expected ( after `in` instead of {token.text}", token.column)
+            self._refuse_token("( after `in`")
         values: list[Value] = []
         while not self._take(closing):
             at = self._peek().column
@@ -273,7 +273,7 @@ class _Parser:
         """Parse a name or a value. `is_text`: a bare word is a text. One that begins with a digit, as 2h, always is."""
         token = self._peek()
         if token.kind in ("end", "sign") or token.text in _KEYWORDS:
-            refuse(self._text, f"expected a name or a value, not {token.text}", token.column)
+            self._refuse_token("a name or a value")
         self._next += 1
         if token.kind == "number":
             return _parse_number(token.text)

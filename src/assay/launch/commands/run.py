@@ -175,7 +175,7 @@ def _show_plan(prepared: Prepared, as_json: bool, console: Console) -> int:
 
 def run_and_report(prepared: Prepared, console: Console, plain: bool, as_json: bool, steps: Sequence[RunStep]) -> int:
     """Run what is prepared with a live view or with lines, print the report and return the exit code."""
-    progress = choose_progress(sys.stderr, quiet=console.quiet, live=False if plain else None)
+    progress = choose_progress(sys.stderr, quiet=console.quiet, plain=plain)
     watcher = Watcher(progress, prepared.location.name, best=BestSoFar(choose_goal(prepared.study)))
     hooks = RunHooks(
         listen=watcher.listen,

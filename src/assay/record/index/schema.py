@@ -1,9 +1,9 @@
 """The tables and views of the index, and how its file is created. `docs/reference/formats-index.md` is for users.
 
-The statements below are the logical schema. Types in braces are filled in for each database. Column names need
-quotes in none of them.
+The statements below are the logical schema. Types in braces are filled in for each database. No database needs quotes
+around the names of the columns.
 
-There are no migrations: the index is a copy, so a file of another version is set aside and built again. One in
+There are no migrations: the index is a copy, so a file of another version is set aside and built again. An index in
 PostgreSQL may be in use by others, so only `assay index rebuild` replaces it.
 """
 
@@ -82,7 +82,7 @@ CREATE VIEW metrics AS
     FROM metric_summaries s JOIN runs r ON r.run = s.run JOIN names n ON n.number = s.metric;
 """
 
-# Each database reads JSON in its own way.
+# Views of SQLite alone: each database reads JSON in its own way.
 OPENED = """
 CREATE VIEW parameters AS
     SELECT r.run, r.key, r.study, p.key AS parameter, p.type AS type,
@@ -167,7 +167,9 @@ def _create(connection: sqlite3.Connection, root: str) -> None:
 
 def is_damage(error: Exception, path: str = "") -> bool:
     """Whether an error shows damage: statements and values never vary, so their errors come from a damaged file.
-    Python's own errors (text that is not UTF-8, also when SQLite's message quotes a schema) have no name."""
+
+    Errors of Python's own (text that is not UTF-8, also when SQLite's message quotes a schema) have no SQLite name.
+    """
     name = getattr(error, "sqlite_errorname", None)
     if isinstance(error, UnicodeDecodeError):
         return True
