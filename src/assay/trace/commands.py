@@ -62,7 +62,7 @@ class TraceRunRequest(Request):
         parse=load_placement,
         help="How ranks share tensors: lines 'PATTERN = S(0)'.",
     )
-    root: str | None = root_option("Output root.  [default: ./runs]")
+    root: str | None = root_option()
     quiet: bool = quiet_option()
     as_json: bool = json_option("Print the outcome as JSON.")
 
