@@ -324,7 +324,7 @@ def test_code_and_environment(cli, own_fit: Bench) -> None:
         (("show", "fit/lr=0.1,n=9"), "did you mean"),
         (("show", GOOD, "--job", "--json"), "--job prints the script"),
         (("logs", GOOD, "-c", "tran"), "did you mean 'train'?"),
-        (("logs", GOOD, "--attempt", "2"), "has no attempt 2"),
+        (("logs", GOOD, "--attempt", "2"), "has no attempt 2\n  its attempts: 1\n"),
         (("logs", BAD, "-c", "test"), "has no output of test yet"),
         (("logs", "fit"), "names 4 runs"),
         (("logs", "fit/nothing"), "no run named"),
