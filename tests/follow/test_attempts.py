@@ -224,9 +224,12 @@ def test_each_state_can_be_asked_for_again(state: State) -> None:
 
 @pytest.mark.parametrize(("cause", "limit"), [("death", MAX_DEATHS), ("taken back", MAX_TAKEN_BACK)])
 def test_the_cause_decides_and_not_how_it_is_explained(cause: Cause, limit: int) -> None:
-    outcomes = [Outcome(State.LOST, n, {}, f"job {n} says why", cause=cause) for n in range(1, limit + 1)]
+    outcomes = [Outcome(State.LOST, n, {}, f"job {n} says why", cause=cause) for n in range(1, limit + 2)]
     ended = [Attempt(outcome.attempt, handle(outcome.attempt), outcome=outcome) for outcome in outcomes]
     assert [look(*ended[:count]).action for count in (1, limit - 1, limit)] == [Action.START, Action.START, Action.KEEP]
+    retry = RetryPolicy(again=frozenset({State.LOST}), base=limit)
+    actions = [look(*ended[:count], policy=retry).action for count in (limit, limit + 1)]
+    assert actions == [Action.START, Action.KEEP], "--retry lost gives it one more attempt, not as many again"
 
 
 def test_deaths_count_only_in_a_row() -> None:

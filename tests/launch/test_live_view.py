@@ -31,7 +31,7 @@ def supervisor(tmp_path: Path) -> Iterator[Supervisor]:
     executor = LocalExecutor()
     with SqliteIndex(tmp_path / "index.sqlite3") as index:
         collector = Collector(index, StudyLocation(str(tmp_path), "study"), Devices({"ASSAY_FAKE_NVML": "/gone"}))
-        made = Supervisor(entries, executor, build_pool(tmp_path), collector, LoopSettings(create=lambda _entry: True))
+        made = Supervisor(entries, executor, build_pool(tmp_path), collector, LoopSettings())
         for number, entry in enumerate(entries):
             heapq.heappush(made.queue, (0, number, entry))
         yield made

@@ -14,7 +14,9 @@ import pytest
 from tests.command_line import Cli
 from tests.finished_study import Bench
 
+from assay.launch import run_dir_builder
 from assay.record import run_directory
+from assay.system.files import try_text
 from assay.values import layout
 
 PLANTED = {
@@ -140,6 +142,18 @@ def test_a_replaced_token_reaches_the_runs_that_are_tried_again(own_bench: Bench
     assert cli("run", own_bench.write("s.yml", text % "oldToken123"), "-j", "1", "--quiet").code == 1
     cli("run", own_bench.write("s.yml", text % "goodToken123"), "-j", "1", "--quiet", "--retry", "failed").ended(0)
     assert len(list(own_bench.root.glob("s/*/run.json"))) == 1  # variables are no part of a run's identity
+
+
+def test_no_secrets_are_looked_for_in_runs_that_have_none(
+    own_bench: Bench, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A study of thousands of finished runs would read thousands of files in each call."""
+    file = own_bench.write("s.yml", "study: s\ncommand: 'true {x}'\nparams: {x: [1, 2]}\n")
+    assert cli("run", file, "-j", "1", "--quiet").code == 0
+    read: list[str] = []
+    monkeypatch.setattr(run_dir_builder, "try_text", lambda path: read.append(os.path.basename(path)) or try_text(path))
+    assert cli("run", file, "-j", "1", "--quiet").code == 0
+    assert read == ["job.sh"] * 2  # to see whether it is complete
 
 
 def test_another_secret_parameter_is_another_run(own_bench: Bench, cli: Cli) -> None:

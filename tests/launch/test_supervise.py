@@ -9,7 +9,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -449,6 +449,18 @@ def test_events_come_in_order(tmp_path: Path) -> None:
     assert told == [*expected, "command_ended test 2", "ended  0"]
 
 
+def touch_after(run: str, path: Path, ended: list[str]) -> Callable[[Event], None]:
+    """A listener that collects the names of runs that end, and makes a file when this one has ended."""
+
+    def listen(event: Event) -> None:
+        if event.kind == "ended":
+            ended.append(event.entry.spec.name)
+            if event.entry.spec.name == run:
+                path.touch()
+
+    return listen
+
+
 def test_other_runs_start_while_a_rule_ends_some(tmp_path: Path) -> None:
     """Two runs that do not end on request are ended together, while the other slot goes on with the rest."""
     go = tmp_path / "go"
@@ -461,13 +473,7 @@ def test_other_runs_start_while_a_rule_ends_some(tmp_path: Path) -> None:
         up = {entry.dir: Ending("bounds: loss nan at step 12") for entry in going if os.path.exists(f"{entry.dir}/up")}
         return up if len(up) == 2 else {}
 
-    def listen(event: Event) -> None:
-        if event.kind == "ended":
-            ended.append(event.entry.spec.name)
-            if event.entry.spec.name == "q2":
-                go.touch()
-
-    supervise(entries, limit=3, grace_s=30.0, prune=prune, listen=listen)
+    supervise(entries, limit=3, grace_s=30.0, prune=prune, listen=touch_after("q2", go, ended))
     assert ended[:3] == ["q0", "q1", "q2"]
     assert sorted(ended[3:]) == ["a", "b"]
     assert [entry.state for entry in entries] == [State.PRUNED] * 2 + [State.DONE] * 3
@@ -481,14 +487,7 @@ def test_other_runs_start_while_what_a_finished_run_left_is_ended(tmp_path: Path
     entries = [build_entry(tmp_path, "a", stubborn, priority=1)]
     entries += [build_entry(tmp_path, f"q{number}", "sleep 0.3") for number in range(3)]
     ended: list[str] = []
-
-    def listen(event: Event) -> None:
-        if event.kind == "ended":
-            ended.append(event.entry.spec.name)
-            if event.entry.spec.name == "q2":
-                go.touch()
-
-    supervise(entries, limit=2, grace_s=30.0, listen=listen)
+    supervise(entries, limit=2, grace_s=30.0, listen=touch_after("q2", go, ended))
     assert ended == ["q0", "q1", "q2", "a"]
     outcome = entries[0].outcome
     assert outcome is not None

@@ -153,7 +153,8 @@ def test_a_damaged_trace_is_refused(tmp_path: Path, cli: Cli, name: str, line: s
 
 def test_what_is_not_a_trace_is_refused(tmp_path: Path, cli: Cli) -> None:
     Program().write(tmp_path / "a")
-    cli("trace", "diff", str(tmp_path / "a"), str(tmp_path)).ended(2, "has no trace", "assay trace run -o")
+    hint = "record one: assay trace run -- python train.py\n"  # -o refuses a folder that has files, such as this one
+    cli("trace", "diff", str(tmp_path / "a"), str(tmp_path)).ended(2, "has no trace", hint)
     cli("trace", "diff", str(tmp_path / "a"), "nowhere").ended(2, "no run or folder named 'nowhere'")
 
 

@@ -75,6 +75,8 @@ def test_a_program_is_recorded_with_noise_and_proved(cli: Cli, program: Path) ->
     shown = cli("trace", "show", "kept", "--in", "2", "--json")
     assert {row["module"] for row in json.loads(shown.out)["rows"]} == {"2"}
     assert cli("trace", "show", found["run"]).code == 0
+    cli("trace", "show", "kept", "--step", "9").ended(2, "no recorded tensor matches --step\n")
+    cli("trace", "show", "kept", "--step", "1", "--in", "9").ended(2, "no recorded tensor matches --step and --in\n")
     cli("trace", "run", "-o", "kept", "--", sys.executable, "train.py").ended(2, "-o kept exists")
 
 

@@ -192,10 +192,10 @@ def _examine_gpus() -> Iterator[Diagnostic]:
         yield Diagnostic("driver", "ok", driver)
 
 
-def _examine_part(part: Part, find_version: Callable[[str], str] = version) -> Diagnostic:
+def _examine_part(part: Part) -> Diagnostic:
     """Look up a package without importing it: OpenVINO alone would take seconds."""
     try:
-        return Diagnostic(part.package, "ok", f"{find_version(part.package)} ({part.use})")
+        return Diagnostic(part.package, "ok", f"{version(part.package)} ({part.use})")
     except PackageNotFoundError:
         return Diagnostic(part.package, "missing", f"for {part.use}", f"pip install 'assay[{part.extra}]'")
 

@@ -179,12 +179,12 @@ def _build_type(declared: Option) -> Any:
     low: Any = declared.minimum
     high: Any = declared.maximum
     kind = click.IntRange(low, high) if declared.type is int else click.FloatRange(low, high)
-    kind.name = "integer" if declared.type is int else "number"  # click's messages have "a valid integer range"
+    kind.name = "integer" if declared.type is int else "number"  # click's own name is "integer range"
     return kind
 
 
 def complete(root: click.Group, line: str) -> tuple[str, list[tuple[str, str]]]:
-    """Return the last word of the line, and its completions with help; ("", "files"): complete names of files."""
+    """Return the last word of the line, and its completions with help; ("", "files") stands for the names of files."""
     from click.shell_completion import ShellComplete, split_arg_string
 
     words = split_arg_string(line)

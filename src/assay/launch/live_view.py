@@ -66,11 +66,11 @@ def _counts(entry: Entry) -> bool:
 
 
 class BestSoFar:
-    """The best of this call's runs that are done; without a goal by the most informative metric of the first run."""
+    """The best of this call's done runs. Without a goal, the most informative metric of the first run decides."""
 
     def __init__(self, goal: Goal | None = None) -> None:
         self._goal = goal
-        self._ended: list[Entry] = []  # since the last call of `update`
+        self._ended: list[Entry] = []  # runs that ended since the last call of `update`
         self._has_looked = False
         self.leader: Leader | None = None
 

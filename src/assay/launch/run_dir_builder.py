@@ -212,11 +212,11 @@ class DirBuilder:
 
     def renew_secrets(self, specs: Sequence[RunSpec]) -> None:
         """Write secrets that were replaced in the study's file into existing runs, for their next attempt."""
-        for spec in (each for each in specs if each.name in self._present):
+        for spec in (each for each in specs if each.private is not None and each.name in self._present):
             run_dir = self._prepared.dir_of(spec)
             job, secrets = (try_text(os.path.join(run_dir, name)) for name in (layout.JOB_FILE, layout.SECRETS_FILE))
             # in a directory made before its variable was declared secret, the value is in job.sh
-            if spec.private and f". ./{layout.SECRETS_FILE}" in job and secrets != render_secrets(spec):
+            if f". ./{layout.SECRETS_FILE}" in job and secrets != render_secrets(spec):
                 _write_secrets(run_dir, spec)
 
     def _build_record(self, spec: RunSpec) -> run_directory.RunRecord:

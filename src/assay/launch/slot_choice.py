@@ -25,7 +25,7 @@ from assay.values.units import CPU
 NOTICE_S = 3.0  # how long a study waits for a slot before that is printed
 _MOST_HOLDERS = 3  # holders named in a message
 _COMMAND_WIDTH = 100
-_FREE_SHARE = 0.9  # a GPU counts as free when this fraction of its memory is
+_FREE_SHARE = 0.9  # a GPU counts as free when this fraction of its memory is free
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +56,13 @@ def choose_slots(study: Study, asked: Sequence[str] | None, settings: Settings) 
     if given:
         is_foreign = study.dialect != NATIVE.name and bool(study.slots) and not asked and not from_environment
         warnings = () if is_foreign else _find_missing(given, devices)
-        # several CPU slots share the cores; a single one, and slots with a GPU, have no limit
+        # several CPU slots share the cores; a single one, and slots with a GPU, have no limit of threads
         share = max(study.resources.cpus, len(os.sched_getaffinity(0)) // len(given))
         env = _thread_limits(share) if len(given) > 1 and set(given) == {CPU} else {}
         return Slots(tuple(given), devices, env=env, warnings=warnings)
     if study.resources.gpus == 0:
         return _cpu_slots(study.resources, devices)
-    is_nested = layout.ENV_SLOT in os.environ  # called from a run, which has one slot
+    is_nested = layout.ENV_SLOT in os.environ  # this command was called by a run, which has one slot
     visible = re.split(r"[,\s]+", "*" if is_nested else os.environ.get("CUDA_VISIBLE_DEVICES", "*"))
     gpus = [gpu for gpu in devices.list() if not {"*", str(gpu.index), gpu.uuid}.isdisjoint(visible)]
     if slices := tuple(word for word in visible if word.startswith("MIG-")):

@@ -30,7 +30,6 @@ from assay.values.study import Farm
 _OWNER_S = 3.0  # how long a live supervisor gets to write the outcome: it knows what the run consumed
 _LEAVE_S = 5.0  # in addition to the grace, for a supervisor to end
 _POLL_S = 0.02
-_UNKNOWN_FARM = Farm("?", "template", "")  # the study's file may be gone: the stop file and the token suffice
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,8 +189,8 @@ def _cancel(targets: Sequence[_Target], grace_s: float) -> None:
     for name in sorted({target.handle.executor for target in targets}):
         chosen = [target for target in targets if target.handle.executor == name]
         try:
-            # an engine finds its jobs by the files of their directories
-            farm = {} if name == "local" else {"farm": _UNKNOWN_FARM if name == "submit" else Farm("?", name)}
+            # the file that defines the farm may be gone: an engine finds its jobs by the files of their directories
+            farm = {} if name == "local" else {"farm": Farm("?", "template" if name == "submit" else name)}
             with contextlib.closing(build_executor(name, **farm)) as executor:
                 executor.cancel([(target.handle, target.run.dir) for target in chosen], grace_s)
             for target in chosen if name == "local" else ():

@@ -36,7 +36,7 @@ def find_log(run_dir: str, command: str | None = None, attempt: int | None = Non
     history = run_directory.load_history(run_dir, names)
     if attempt is not None and attempt not in [each.number for each in history.attempts]:
         numbers = ", ".join(str(each.number) for each in history.attempts)
-        hint = f"there is {numbers}" if numbers else "it was never started"
+        hint = f"its attempts: {numbers}" if numbers else "it was never started"
         raise UsageError(f"{os.path.basename(run_dir)} has no attempt {attempt}", hint)
     files = [name for name in names if os.path.isfile(os.path.join(run_dir, name))]
     for each in _order(spec, history, command, attempt):

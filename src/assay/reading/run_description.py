@@ -357,13 +357,11 @@ def build_environment_sections(fields: Mapping[str, Any] | None, node: str | Non
     is_other = node is not None and node != fields.get("host")
     title = "Environment of the machine that submitted it" if is_other else "Environment"
     facts = [(key, render_value(value)) for key, value in git.items() if key != "diff" and value not in (None, [])]
-    packages, others = (
-        [(name, str(version)) for name, version in (fields.get(key) or {}).items()]
-        for key in ("packages", "job_packages")
-    )
-    titles = (title, "Git", "Packages", "Packages of the runs' python")
-    every = ([*plain, *gpus, *line], facts, packages, others)
-    return [_build_section(*each) for each in zip(titles, every, strict=True)]
+    sections = [_build_section(title, [*plain, *gpus, *line]), _build_section("Git", facts)]
+    for name, title in (("packages", "Packages"), ("job_packages", "Packages of the runs' python")):
+        versions = [(package, str(version)) for package, version in (fields.get(name) or {}).items()]
+        sections.append(_build_section(title, versions))
+    return sections
 
 
 def render_moment(seconds: float | None, now: float) -> str:

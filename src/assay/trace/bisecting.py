@@ -71,7 +71,7 @@ class TraceBisectRequest(SideOptions):
         "--resume", metavar="WORDS", help="Arguments that make the command continue from its {checkpoint}."
     )
     output: str | None = option("-o", "--output", metavar="DIR", help="Folder of repro.py.  [default: in the run of B]")
-    root: str | None = root_option("Output root.  [default: ./runs]")
+    root: str | None = root_option()
     quiet: bool = quiet_option()
     as_json: bool = json_option("Print verdict, step, module, op and all runs as JSON.")
 

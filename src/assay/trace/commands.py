@@ -62,7 +62,7 @@ class TraceRunRequest(Request):
         parse=load_placement,
         help="How ranks share tensors: lines 'PATTERN = S(0)'.",
     )
-    root: str | None = root_option("Output root.  [default: ./runs]")
+    root: str | None = root_option()
     quiet: bool = quiet_option()
     as_json: bool = json_option("Print the outcome as JSON.")
 
@@ -166,6 +166,10 @@ def show(request: TraceShowRequest, console: Console) -> int:
         known = render_count(len(folders), "process", "processes")
         raise UsageError(f"--rank {request.rank}: {request.run} has the record of {known}", "they count from 0")
     document = build_listing(load_trace(folders[request.rank]), request.step, request.only)
+    chosen = [flag for flag, value in (("--step", request.step), ("--in", request.only)) if value]
+    if chosen and not document.facts["rows"]:
+        flags = " and ".join(chosen)
+        raise UsageError(f"no recorded tensor matches {flags}", f"leave out {flags} to see all of them")
     console.write_document(document, as_json=request.as_json)
     return int(ExitCode.OK)
 

@@ -48,8 +48,7 @@ def find_traces(name: str, root: str | None = None) -> tuple[str, str, list[str]
     is_rank = os.path.isfile(os.path.join(folder, "trace.json"))
     found = list_traces(run_dir) if run_dir else [folder] if is_rank else []
     if not found:
-        hint = f"record one: assay trace run -o {show_path(folder)} -- python train.py"
-        raise UsageError(f"{label} has no trace", hint)
+        raise UsageError(f"{label} has no trace", "record one: assay trace run -- python train.py")
     return label, folder, found
 
 

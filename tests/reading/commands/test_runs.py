@@ -196,9 +196,8 @@ def test_following_what_is_over_prints_it(cli) -> None:
 
 def test_bytes_pass_unchanged(own_bench: Bench) -> None:
     own_bench.run("study: raw\ncommand: \"printf '\\\\377\\\\000x\\\\r\\\\n'\"\nresources: {gpus: 0}\n")
-    (name,) = [entry.name for entry in (own_bench.root / "raw").iterdir() if not entry.name.startswith(".")]
     result = subprocess.run(
-        [sys.executable, "-m", "assay", "logs", f"raw/{name}"],
+        [sys.executable, "-m", "assay", "logs", "raw/run"],
         cwd=own_bench.folder,
         env=os.environ | own_bench.extra,
         capture_output=True,
@@ -209,8 +208,7 @@ def test_bytes_pass_unchanged(own_bench: Bench) -> None:
 
 def test_a_reader_that_leaves_is_no_error(own_bench: Bench) -> None:
     own_bench.run("study: much\ncommand: seq 200000\nresources: {gpus: 0}\n")
-    (name,) = [entry.name for entry in (own_bench.root / "much").iterdir() if not entry.name.startswith(".")]
-    command = f"{sys.executable} -m assay logs much/{name} | head -n 1; echo ${{PIPESTATUS[0]}}"
+    command = f"{sys.executable} -m assay logs much/run | head -n 1; echo ${{PIPESTATUS[0]}}"
     result = subprocess.run(
         ["bash", "-c", command],
         cwd=own_bench.folder,
@@ -326,7 +324,7 @@ def test_code_and_environment(cli, own_fit: Bench) -> None:
         (("show", "fit/lr=0.1,n=9"), "did you mean"),
         (("show", GOOD, "--job", "--json"), "--job prints the script"),
         (("logs", GOOD, "-c", "tran"), "did you mean 'train'?"),
-        (("logs", GOOD, "--attempt", "2"), "has no attempt 2"),
+        (("logs", GOOD, "--attempt", "2"), "has no attempt 2\n  its attempts: 1\n"),
         (("logs", BAD, "-c", "test"), "has no output of test yet"),
         (("logs", "fit"), "names 4 runs"),
         (("logs", "fit/nothing"), "no run named"),

@@ -111,5 +111,5 @@ def _prepare_repeats(runs: list[FoundRun], options: RunOptions) -> list[Prepared
         return prepare_variations(runs, options)
     if options.settings:
         hint = "give a parameter another value as well, or use: assay run FILE --set KEY=VALUE"
-        raise UsageError("--set is for new runs, and a run that is repeated is what it was", hint)
+        raise UsageError("--set is for new runs; a run that is repeated keeps its settings", hint)
     return prepare_rerun(runs, options)

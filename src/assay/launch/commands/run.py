@@ -59,7 +59,7 @@ class RunRequest(Request):
     slots: str | None = slots_option()
     jobs: int | None = jobs_option()
     on: str | None = farm_option()
-    root: str | None = root_option("Output root.  [default: ./runs]")
+    root: str | None = root_option()
     study: str | None = option("--study", metavar="NAME", help="Another name for the study.")
     titles: tuple[str, ...] = option(
         "-t", "--title", multiple=True, metavar="T", help="Only the parts of the file with this title."

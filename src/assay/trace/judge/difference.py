@@ -350,7 +350,7 @@ class Comparison:
         a, b = (_find_multiple(*each, 0.01) for each in zip(before, after, strict=True))
         for label, factor, other in (("A", a, b), ("B", b, a)):
             if factor is not None and other is None:
-                yield f"in {label} it was zero before this step: it is {render_number(factor, 4)} times the gradient"
+                yield f"in {label} it was zero before this step: it is {render_number(factor)} times the gradient"
 
     def _describe_data(self, row: First) -> str:
         """Describe whether the other side read the same data in another step."""
@@ -452,7 +452,7 @@ class Comparison:
         if len(shown) > 8:
             yield f"and {len(shown) - 8} more differences of settings and weights"
         for step, factor in list(self._scales.items())[:1]:
-            scale = f"{render_number(factor, 4)} times that of A in step {step}"
+            scale = f"{render_number(factor)} times that of A in step {step}"
             yield f"the loss of B has another scale, {scale}; the gradients of the parameters agree"
         yield from _compare_metas(self.a, self.b)
         # parameters that only one side has: a weight that is no longer shared, a layer that was added
@@ -646,7 +646,7 @@ def judge_finite(side: Side) -> tuple[Verdict, First | None]:
         first = _start(side.points[int(side.rows["point"][row])], side.rows["step"][row])
         inputs = [int(each) - 1 for each in side.rows["inputs"][row] if 0 < each < UNKNOWN and each <= len(side.rows)]
         names = [side.keys[int(side.rows["point"][each])][1] or OUTERMOST for each in inputs]
-        largest = [render_number(float(side.rows["largest"][each]), 4) for each in inputs]
+        largest = [render_number(float(side.rows["largest"][each])) for each in inputs]
         sizes = [f"{name}: largest {value}" for name, value in zip(names, largest, strict=True)]
         bad, count = int(lean["nonfinite"][row]), render_count(int(lean["count"][row]), "value")
         text = f"{describe_point(first)}: {bad} of {count} {'is' if bad == 1 else 'are'} not finite"

@@ -2,8 +2,9 @@
 
 Several ranks become one side. Where both sides have as many ranks, each rank is compared with its own number. Otherwise
 the ranks of a side are added up: replicas count once, shards add up (hash, sketch and counts: their indices are
-global), partial sums add up by their sketch. What DDP is assumed to do must fit the shapes of the other side. Of what
-has no known placement and is not equal on all ranks only the norms add up: that shows where to look, and never passes.
+global), partial sums add up by their sketch. Placements that DDP is assumed to have must fit the shapes of the other
+side. If the placement of a tensor is not known, and it is not equal on all ranks, its norms alone add up: these show
+where to look, and are never a PASS.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ class Side:
     points: Sequence[Point]
     keys: Sequence[Key]
     rows: Array
-    order: Array  # rank of each row in the order of execution, over all ranks
+    order: Array  # position of each row in the order of execution, across all processes
     exact: Array  # for each row: whether its hash counts
     steps: Mapping[int, Mapping[str, Any]]
     weights: Sequence[Weight]
     world: int
     is_whole: bool  # whether every process ended in order
     by_norm: Array = None  # for each row: whether its placement is unknown, so that only counts and norms add up
-    unplaced: int = 0  # points that have such rows
+    unplaced: int = 0  # how many points have rows of this kind
     drift: tuple[int, str, str] | None = None  # step, module and name: the first parameter whose replicas differ
 
     @property
@@ -128,7 +129,7 @@ def release(rows: Array) -> None:
 
 
 def combine_ranks(ranks: Sequence[Trace], shapes: Shapes = {}) -> Side:  # noqa: B006 it is not changed
-    """Add up the ranks. `shapes`: of the other side."""
+    """Add up the ranks. `shapes`: those of the other side's tensors."""
     if len(ranks) == 1:
         return build_side(ranks)
     lines = [_number_rows(each) for each in ranks]
@@ -144,7 +145,7 @@ def combine_ranks(ranks: Sequence[Trace], shapes: Shapes = {}) -> Side:  # noqa:
     known, numbers = kinds != "", parts[0]["point"]
     kinds[~known] = "norm"
     unplaced = len(set(numbers[~known].tolist()))
-    # gradients of activations without a known placement are those of each rank's own loss
+    # gradients of activations without a known placement belong to each rank's own loss, and are left out
     keep = known | np.array([points[index].phase in ("input", "forward") for index in numbers], bool)
     # a loss is the mean over the ranks, and so is a gradient of each rank's own mean loss
     placements = [point.placement or {} for point in points]
@@ -217,7 +218,7 @@ def _add(parts: Sequence[Array], kinds: Array, means: Array) -> Array:
     """Add up the shards and partial sums of all ranks; other rows are taken from the first rank."""
     total = parts[0].copy()
     total["inputs"] = 0
-    adds, partial = (kinds != "replicate") & (kinds != ""), kinds == "partial"
+    adds, partial = kinds != "replicate", kinds == "partial"
     for name in ("hash", "count", "nonfinite", "zeros", "sum", "sumsq", "sketch"):
         values = np.stack([part[name][adds] for part in parts])
         total[name][adds] = values.sum(axis=0, dtype=values.dtype)
