@@ -73,16 +73,17 @@ def find_server(flag: str | None, env: Mapping[str, str]) -> UploadServer:
     """Return the server to use. Raise UsageError if its address or token is missing or invalid; print no token."""
     url = flag or env.get(ENV_SERVER, "").strip()
     if not url:
-        raise UsageError("to which server?", f"name it with --server or {ENV_SERVER}, as http://lab:8666")
+        raise UsageError("no server is given", f"name one with --server or {ENV_SERVER}, as http://lab:8666")
     parts = urlsplit(url) if is_web_address(url) else None
     if parts is None or parts.username or parts.query or parts.fragment:
         raise UsageError("the server's address is not a plain http:// or https:// address", "such as http://lab:8666")
     given = env.get(ENV_TOKEN, "").strip()
     if not given:
-        where = (
-            "after `#token=` in what `assay serve` printed, in the file that it named, or in the file of its --tokens"
+        hint = (
+            "the token is after `#token=` in what `assay serve` printed, in the file that it named, "
+            "or in the file of its --tokens"
         )
-        raise UsageError(f"uploading needs a token: {ENV_TOKEN} is not set", f"it is {where}")
+        raise UsageError(f"uploading needs a token: {ENV_TOKEN} is not set", hint)
     if not given.isascii() or not given.isprintable() or " " in given:
         raise UsageError(f"{ENV_TOKEN} is not a token: it holds characters that a token never has")
     return UploadServer(url.rstrip("/"), given)
