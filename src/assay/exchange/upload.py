@@ -130,7 +130,7 @@ def upload_runs(
 
 def _send(server: UploadServer, file: IO[bytes], sleep: Callable[[float], None], attempts: int) -> dict[str, Any]:
     """Send an archive; try again if the server does not answer, reports an error of its own or is too busy."""
-    problem, hint, is_refused = "", None, False
+    failed = f"the runs could not be sent to {server.name}"
     headers = {"Content-Type": "application/zip", "Accept": "application/json"}
     headers["Authorization"] = f"Bearer {server.token}"
     for attempt in range(attempts):
@@ -142,19 +142,18 @@ def _send(server: UploadServer, file: IO[bytes], sleep: Callable[[float], None],
             raise InfrastructureError(str(error), error.hint) from None
         except OSError as error:
             problem = f"it does not answer: {clean(str(error)) or type(error).__name__}"
-            hint, is_refused = "is `assay serve` running there, and is the address right?", False
+            hint = "is `assay serve` running there, and is the address right?"
+            failure = InfrastructureError(f"{failed}: {problem}", hint)
             continue
         if status in (200, 201):
             return _read_answer(server, answer)
         said = answer.decode("utf-8", "replace").strip()
         with suppress(ValueError, KeyError, TypeError):
             said = str(parse_json(said)["error"])
-        problem = f"it refuses: {clean(f'{status} {said[:_LONGEST_REFUSAL]}'.strip())}"
-        hint, is_refused = None, True
+        failure = UploadRefusedError(f"{failed}: it refuses: {clean(f'{status} {said[:_LONGEST_REFUSAL]}'.strip())}")
         if status < 500 and status != 429:
             break
-    kind = UploadRefusedError if is_refused else InfrastructureError
-    raise kind(f"the runs could not be sent to {server.name}: {problem}", hint)
+    raise failure
 
 
 def _read_answer(server: UploadServer, body: bytes) -> dict[str, Any]:

@@ -132,10 +132,10 @@ def load_listing(folder: str) -> FolderListing:
     """List a folder. Raise UsageError for broken links, links that form a loop, pipes and devices."""
     listing = FolderListing()
 
-    def add(inside: str, prefix: str, above: Sequence[os.stat_result]) -> None:
+    def add(inside: str, above: Sequence[os.stat_result]) -> None:
         above = (*above, os.stat(inside))
-        for name in sorted(os.listdir(inside)):
-            path = os.path.join(inside, name)
+        for path in (os.path.join(inside, name) for name in sorted(os.listdir(inside))):
+            name = os.path.relpath(path, folder)
             try:
                 status = os.stat(path)
             except (FileNotFoundError, PermissionError) as error:
@@ -143,14 +143,14 @@ def load_listing(folder: str) -> FolderListing:
             if stat.S_ISDIR(status.st_mode):
                 if any(os.path.samestat(status, each) for each in above):
                     raise UsageError(f"{path} is a link to a folder that it is in", "remove it: it forms a loop")
-                listing.folders.append(prefix + name)
-                add(path, f"{prefix}{name}/", above)
+                listing.folders.append(name)
+                add(path, above)
             elif stat.S_ISREG(status.st_mode):
-                listing.files.append(DataFile(prefix + name, path, status.st_size))
+                listing.files.append(DataFile(name, path, status.st_size))
             else:
                 raise UsageError(f"{path} is neither a file nor a folder")
 
-    add(folder, "", ())
+    add(folder, ())
     return listing
 
 
