@@ -158,6 +158,31 @@ def test_a_run_or_an_experiment_alone_and_what_is_deleted(cli: Cli, own_bench: B
 
 
 @pytest.mark.filterwarnings("ignore")
+def test_a_store_that_mlflow_wrote(cli: Cli, own_bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other stores of these tests are written by hand; this one has what MLflow itself writes."""
+    pytest.importorskip("mlflow")
+    for name in ("MLFLOW_ALLOW_FILE_STORE", "MLFLOW_DISABLE_TELEMETRY"):
+        monkeypatch.setenv(name, "true")
+    from mlflow.tracking import MlflowClient
+
+    client = MlflowClient(f"file://{own_bench.folder}/mlruns")
+    experiment = client.create_experiment("vision/cifar")
+    run = client.create_run(experiment, run_name="first").info.run_id
+    client.log_param(run, "opt/lr", 0.1)
+    for step in range(3):
+        client.log_metric(run, "val/acc", step / 2, step=step)
+    client.log_metric(run, "diverged", math.inf, step=1)
+    client.set_terminated(run, "FAILED")
+    client.delete_run(client.create_run(experiment).info.run_id)
+    cli("index", "ingest", "mlruns").ended(0)
+    (row,) = load(cli, "vision_cifar").values()
+    assert (row["name"], row["state"], row["params"]) == ("first", "failed", {"opt/lr": 0.1})
+    series = load_series(cli, "vision_cifar")
+    assert series["vision_cifar/first", "val/acc"] == [(0, 0.0), (1, 0.5), (2, 1.0)]
+    assert series["vision_cifar/first", "diverged"] == [(1, "Infinity")]
+
+
+@pytest.mark.filterwarnings("ignore")
 def test_to_mlflow_and_back(cli: Cli, own_bench: Bench, mlflow_database: Path) -> None:
     """What was exported from this root, and is still here, is not imported again."""
     params = {"lr": 0.1, "text": "1", "none": None, "flag": True, "list": [1, "a"], "huge": "x" * 500}

@@ -12,9 +12,9 @@ import shutil
 import signal
 import subprocess
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import chdir, contextmanager
+from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
@@ -73,14 +73,9 @@ class Owner(Bench):
         shutil.rmtree(self.elsewhere, ignore_errors=True)
         self.write("mine.yml", text)
         shutil.copytree(self.folder, self.elsewhere)
-        with self.other_machine():
+        with chdir(self.elsewhere):  # as on another machine
             assert self.read("run", "mine.yml", "--quiet").returncode == 0
         self.witness.unlink()
-
-    @contextmanager
-    def other_machine(self) -> Iterator[None]:
-        with chdir(self.elsewhere):
-            yield
 
     def forge(self, change: Change, *, state: str = "interrupted", run: str = RUN, name: str | None = None) -> bytes:
         """An archive with a run that the attacker made from the same file, and then changed."""
@@ -560,7 +555,7 @@ def pull_interrupted(owner: Owner, changes: dict[str, Change]) -> None:
     for run, change in changes.items():
         interrupt(owner.elsewhere / "runs" / "mine" / run)
         change(owner.elsewhere / "runs" / "mine" / run)
-    with owner.other_machine():
+    with chdir(owner.elsewhere):
         owner.do("push", "mine", "--to", str(owner.folder / "shared"))
     owner.do("pull", "mine", "--from", "shared")
 
@@ -640,7 +635,7 @@ def test_an_upload_stays_one_through_a_shared_place_and_changes_nothing_of_the_o
     """Also with the uid of that run, which is the case for every run that its owner has uploaded."""
 
     def push_own(place: str) -> None:
-        with owner.other_machine():
+        with chdir(owner.elsewhere):
             owner.do("push", f"mine/{RUN}", "--to", str(owner.folder / place))
 
     def push_upload(place: str) -> None:

@@ -367,8 +367,7 @@ def test_push_and_pull_are_killed(cli: Any, own_bench: Bench, s3: Store, kills: 
 
 @pytest.fixture
 def own(own_bench: Bench) -> Bench:
-    own_bench.add_finished()
-    return own_bench
+    return own_bench.add_finished()
 
 
 def test_a_study_goes_there_and_comes_back(cli: Any, own: Bench) -> None:

@@ -105,7 +105,7 @@ class TestCommand:
     def test_mistakes(self, bench: Bench) -> None:
         here = "http://127.0.0.1:1"
         for address, token, said in (
-            ("", "", "to which server?"),
+            ("", "", "no server is given"),
             (here, "", "ASSAY_TOKEN is not set"),
             (here, "", "in the file that it named, or in the file of its --tokens"),
             ("localhost:80", "x", "not a plain http"),

@@ -23,6 +23,7 @@ from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
+from tests.exchange.store.test_mirror import read_tree
 from tests.finished_study import BAD, GOOD, Bench, until
 from tests.web_client import READER, UPLOADER, open_client
 
@@ -60,9 +61,6 @@ class Place:
         assert str(self.root) not in answer.text
         assert "Errno" not in answer.text
         return str(answer.json()["error"])
-
-    def find_files(self) -> dict[str, bytes]:
-        return {str(path.relative_to(self.root)): path.read_bytes() for path in self.root.rglob("*") if path.is_file()}
 
     def pack(self, *runs: str, study: str = "fit", change: Change | None = None) -> bytes:
         buffer = io.BytesIO()
@@ -179,7 +177,7 @@ def test_the_same_again_changes_nothing_and_another_run_of_the_same_name_is_refu
     data = place.pack(GOOD)
     place.send(data)
     (place.root / "fit" / GOOD / "tags.json").write_text('{"tags": ["mine"]}')  # written on the server
-    before = place.find_files()
+    before = read_tree(place.root)
     again = place.send(data)
     assert (again.status_code, again.json()["runs"][0]["is_new"]) == (200, False)
     record = place.copy_source(tmp_path / "other") / "run.json"
@@ -187,7 +185,7 @@ def test_the_same_again_changes_nothing_and_another_run_of_the_same_name_is_refu
     answer = place.send(place.pack(GOOD, BAD))
     assert answer.status_code == 409
     assert f"fit/{GOOD} is here already" in answer.json()["error"]
-    assert place.find_files() == before  # all, or none
+    assert read_tree(place.root) == before  # all, or none
 
 
 # ---------------------------------------------------------------- bad

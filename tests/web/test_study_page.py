@@ -10,7 +10,6 @@ import subprocess
 import sys
 from array import array
 from collections.abc import Callable
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
@@ -18,6 +17,7 @@ from urllib.parse import parse_qs
 import pytest
 from starlette.testclient import TestClient
 from tests.finished_study import BAD, GOOD, Bench
+from tests.plots.test_plot_document import Page as HtmlPage
 from tests.web_client import call, copy_bench, open_client
 
 from assay.follow.api import StudyLocation
@@ -277,37 +277,23 @@ def test_many_parameters_and_long_numbers(tmp_path: Path) -> None:
 HOSTILE = '<script>alert("1")</script>\'&\x1b[31m\nnext'
 
 
-class Reader(HTMLParser):
-    def __init__(self) -> None:
-        super().__init__()
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.text = ""
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-
-    def handle_data(self, data: str) -> None:
-        self.text += data
-
-
 def test_a_hostile_run_is_text(tmp_path: Path) -> None:
     first = RunRow(f"s/{HOSTILE}", "s", HOSTILE, "1", State.DONE, 1, {"x": HOSTILE, "seed": 1}, tags=(HOSTILE,))
     second = RunRow("s/plain", "s", "plain", "2", State.FAILED, 1, {"x": "ok", "seed": 2})
     study = StudySnapshot("a b", StudyLocation(str(tmp_path), "s"), IndexTable([first, second], {}), 1)
-    reader = Reader()
-    reader.feed(render_rows(build_table(study, StudyView()), StudyView(), "a b"))
-    assert {tag for tag, _ in reader.tags} <= {"tr", "td", "a", "input", "span"}
-    assert [values["data-run"] for tag, values in reader.tags if tag == "tr"] == [
+    rows = HtmlPage(render_rows(build_table(study, StudyView()), StudyView(), "a b"))
+    assert {tag for tag, _ in rows.tags} <= {"tr", "td", "a", "input", "span"}
+    assert [values["data-run"] for tag, values in rows.tags if tag == "tr"] == [
         HOSTILE.replace("\x1b", "\\x1b"),
         "plain",
     ]
-    assert [values["class"] for tag, values in reader.tags if tag == "span"] == ["badge done", "badge failed"]
+    assert [values["class"] for tag, values in rows.tags if tag == "span"] == ["badge done", "badge failed"]
     assert all(
-        (values["href"] or "").startswith(("/studies/a%20b/runs/", "?")) for tag, values in reader.tags if tag == "a"
+        (values["href"] or "").startswith(("/studies/a%20b/runs/", "?")) for tag, values in rows.tags if tag == "a"
     )
-    assert "<script>" in reader.text
-    assert "\x1b" not in reader.text
-    assert len([tag for tag, values in reader.tags if tag == "a" and values.get("class") == "tag"]) == 1
+    assert "<script>" in "".join(rows.texts)
+    assert "\x1b" not in "".join(rows.texts)
+    assert len([tag for tag, values in rows.tags if tag == "a" and values.get("class") == "tag"]) == 1
 
 
 def test_texts_are_escaped_alike_alone_and_together() -> None:

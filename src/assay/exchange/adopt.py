@@ -104,7 +104,7 @@ def _prepare(location: StudyLocation, run: str, file: str | None, overrides: tup
         raise UsageError(f"{location.name} has no run that was made here, so your study file is not known", hint)
     prepared = prepare(RunOptions(file, location.root, location.name, overrides=overrides))
     if prepared.search is not None:
-        hint = "a run that was received cannot be one"
+        hint = "a run that was received cannot be a trial"
         raise UsageError(f"{file} is a search, whose trials its sampler proposes", hint)
     return prepared
 
@@ -115,7 +115,7 @@ def _find_spec(run: FoundRun, record: run_directory.RunRecord, prepared: Prepare
     spec = next((each for each in prepared.plan.runs if each.id == wanted.id), None)
     if spec is None or dict(spec.params) != dict(wanted.params):
         given = " ".join(record.overrides)
-        hint = f"it says that it was started with {given}: give them as well" if given else "name its file with --file"
+        hint = f"the run was started with {given}: give these words as well" if given else "name its file with --file"
         problem = f"{run.key} is not one of the {len(prepared.plan.runs)} runs of {source}: their ids differ"
         raise UsageError(problem, hint)
     return spec

@@ -34,7 +34,7 @@ from assay.values.secrets import HIDDEN, SecretRules, hide_text
 from assay.values.state import State
 
 LIMIT_S = 10.0  # to deliver one message
-BEST_EVERY_S = 30.0
+BEST_EVERY_S = 30.0  # at most one message about a new best run
 NO_RECEIVER = "none"  # as the only receiver, it overrides the settings
 _ADDRESS = re.compile(r"(https?)://([^/?#]*)(.*)", re.IGNORECASE | re.DOTALL)
 _LONGEST = 1900  # characters of a message: Discord takes 2000
@@ -182,7 +182,7 @@ class _Receiver:
             _kill(process)
 
     def is_done(self, until: float) -> bool:
-        """Wait, at most `until` this time, and return whether all messages were sent or refused."""
+        """Wait until this time at most, and return whether all messages were sent or refused."""
         if self._thread.ident is None:
             return True
         self._waiting.put(None)

@@ -67,23 +67,19 @@ def reading(path: str) -> Iterator[ForeignDatabase]:
         refuse(path, locked if _is_locked(error) else reason)
 
 
-def _open(path: str) -> sqlite3.Connection:
+def _open(path: str, more: str = "") -> sqlite3.Connection:
     """Open a file for reading. With a `-wal` in a read-only folder it is opened as immutable: nothing can write."""
-    address = f"file:{quote(os.path.abspath(path))}?mode=ro"
-    for more in ("", "&immutable=1"):
-        database = sqlite3.connect(address + more, uri=True, timeout=_WAIT_S, isolation_level=None)
-        try:
-            database.execute("BEGIN")
-            database.execute("SELECT count(*) FROM sqlite_master").fetchone()
-        except sqlite3.OperationalError:
-            database.close()
-            if more or os.access(os.path.dirname(os.path.abspath(path)), os.W_OK):
-                raise
-        except sqlite3.Error:
-            database.close()
+    address = f"file:{quote(os.path.abspath(path))}?mode=ro{more}"
+    database = sqlite3.connect(address, uri=True, timeout=_WAIT_S, isolation_level=None)
+    try:
+        database.execute("BEGIN")
+        database.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    except sqlite3.Error as error:
+        database.close()
+        can_write = os.access(os.path.dirname(os.path.abspath(path)), os.W_OK)
+        if more or can_write or not isinstance(error, sqlite3.OperationalError):
             raise
-        else:
-            break
+        return _open(path, "&immutable=1")
     return database
 
 

@@ -73,16 +73,17 @@ def find_server(flag: str | None, env: Mapping[str, str]) -> UploadServer:
     """Return the server to use. Raise UsageError if its address or token is missing or invalid; print no token."""
     url = flag or env.get(ENV_SERVER, "").strip()
     if not url:
-        raise UsageError("to which server?", f"name it with --server or {ENV_SERVER}, as http://lab:8666")
+        raise UsageError("no server is given", f"name one with --server or {ENV_SERVER}, as http://lab:8666")
     parts = urlsplit(url) if is_web_address(url) else None
     if parts is None or parts.username or parts.query or parts.fragment:
         raise UsageError("the server's address is not a plain http:// or https:// address", "such as http://lab:8666")
     given = env.get(ENV_TOKEN, "").strip()
     if not given:
-        where = (
-            "after `#token=` in what `assay serve` printed, in the file that it named, or in the file of its --tokens"
+        hint = (
+            "the token is after `#token=` in what `assay serve` printed, in the file that it named, "
+            "or in the file of its --tokens"
         )
-        raise UsageError(f"uploading needs a token: {ENV_TOKEN} is not set", f"it is {where}")
+        raise UsageError(f"uploading needs a token: {ENV_TOKEN} is not set", hint)
     if not given.isascii() or not given.isprintable() or " " in given:
         raise UsageError(f"{ENV_TOKEN} is not a token: it holds characters that a token never has")
     return UploadServer(url.rstrip("/"), given)
@@ -129,7 +130,7 @@ def upload_runs(
 
 def _send(server: UploadServer, file: IO[bytes], sleep: Callable[[float], None], attempts: int) -> dict[str, Any]:
     """Send an archive; try again if the server does not answer, reports an error of its own or is too busy."""
-    problem, hint, is_refused = "", None, False
+    failed = f"the runs could not be sent to {server.name}"
     headers = {"Content-Type": "application/zip", "Accept": "application/json"}
     headers["Authorization"] = f"Bearer {server.token}"
     for attempt in range(attempts):
@@ -141,19 +142,18 @@ def _send(server: UploadServer, file: IO[bytes], sleep: Callable[[float], None],
             raise InfrastructureError(str(error), error.hint) from None
         except OSError as error:
             problem = f"it does not answer: {clean(str(error)) or type(error).__name__}"
-            hint, is_refused = "is `assay serve` running there, and is the address right?", False
+            hint = "is `assay serve` running there, and is the address right?"
+            failure = InfrastructureError(f"{failed}: {problem}", hint)
             continue
         if status in (200, 201):
             return _read_answer(server, answer)
         said = answer.decode("utf-8", "replace").strip()
         with suppress(ValueError, KeyError, TypeError):
             said = str(parse_json(said)["error"])
-        problem = f"it refuses: {clean(f'{status} {said[:_LONGEST_REFUSAL]}'.strip())}"
-        hint, is_refused = None, True
+        failure = UploadRefusedError(f"{failed}: it refuses: {clean(f'{status} {said[:_LONGEST_REFUSAL]}'.strip())}")
         if status < 500 and status != 429:
             break
-    kind = UploadRefusedError if is_refused else InfrastructureError
-    raise kind(f"the runs could not be sent to {server.name}: {problem}", hint)
+    raise failure
 
 
 def _read_answer(server: UploadServer, body: bytes) -> dict[str, Any]:

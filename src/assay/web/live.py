@@ -24,9 +24,9 @@ ROUTES = Routes()
 _MOST_LISTENERS = 200
 _MOST_OF_ONE = 100  # listeners at one address
 _LOOK_S = 0.4  # between two checks whether a study changed or the server is ending
-_LOOKS_OF_ALL = 5  # so many `_LOOK_S` between two checks of the list of all studies
-_PAUSE_S = 10.0  # then a comment is sent, which shows whether the client still listens
-_STARTED = time.time()  # a new server counts versions from 1 again: pages compare both
+_LOOKS_OF_ALL = 5  # the list of all studies is checked after this many times `_LOOK_S`
+_PAUSE_S = 10.0  # without an event; a comment is sent then, which shows whether the client still listens
+_STARTED = time.time()  # pages compare it and the version, since each server counts versions from 1
 
 _open: Counter[str] = Counter()  # listeners at each address
 
@@ -36,7 +36,7 @@ async def send_events(request: Request) -> Response:
     """Send an event for each change of a study (`/events?study=NAME`), or of any study (`/events`)."""
     snapshots, slug = get_site(request).snapshots, request.query_params.get("study", "")
     if slug:
-        await run_in_threadpool(snapshots.load, slug)  # raises where there is no such study
+        await run_in_threadpool(snapshots.load, slug)  # raises NotFoundError if there is no such study
     address = request.client.host if request.client else ""
     if _open.total() >= _MOST_LISTENERS or _open[address] >= _MOST_OF_ONE:
         return PlainTextResponse("too many pages are open\n", 503)
@@ -72,7 +72,8 @@ async def _follow(request: Request, slug: str, address: str) -> AsyncIterator[st
 
 
 async def _look(snapshots: Snapshots, slug: str, *, asks: bool) -> dict[str, Any] | None:
-    """Return the current state. If it `asks`, a study counts as used and is loaded; else None if it is not loaded."""
+    """Return the current state of a study, or of all if `slug` is empty. With `asks` the study is loaded and kept in
+    memory as one that is used; without it the result is None for a study that is not in memory."""
     if not slug:
         known = await run_in_threadpool(snapshots.load_studies)
         found = {word: [_name(row.counts), row.last_activity] for word, (_, row) in known.items()}

@@ -151,5 +151,5 @@ def quote(text: str, safe: str = "") -> str:
     return quote_bytes(data, safe=safe)
 
 
-def send(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    return Response(encode_json(value), status, {"cache-control": "no-store", **(headers or {})}, "application/json")
+def send(value: Any, status: int = 200) -> Response:
+    return Response(encode_json(value), status, {"cache-control": "no-store"}, "application/json")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.exchange.store.test_mirror import read_tree
 
 from assay.compat.perfzero.download import fetch
 from assay.errors import InfrastructureError, MissingExtraError, UsageError
@@ -22,10 +23,6 @@ TREE = {"a.bin": b"1" * 1000, "sub/b.bin": b"2" * 2000, "sub/deep/er/c": b"", "Ã
 def fill(store: Any, prefix: str, tree: dict[str, bytes]) -> None:
     for name, content in tree.items():
         store.put(f"{prefix}/{name}", content)
-
-
-def read_tree(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def names_in(folder: Path) -> list[str]:

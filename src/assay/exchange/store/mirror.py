@@ -390,7 +390,7 @@ def fetch_files(
     os.makedirs(aside, exist_ok=True)
     names = [name for name in manifest.files if wanted is None or name in wanted]
     there, links, _ = list_folder(aside, temporary=True)  # also temporary files of a killed call
-    for name in (*links, *(name for name in there if name not in set(names))):
+    for name in (*links, *(set(there) - set(names))):
         os.unlink(os.path.join(aside, name))
     for folder, _, _ in os.walk(aside, topdown=False):  # a folder may now be a file or a link
         if folder != aside:

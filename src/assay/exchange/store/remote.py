@@ -17,7 +17,7 @@ from assay.system.files import TEMPORARY_SUFFIX, replacing
 from assay.system.locks import hold_file
 from assay.values.notify import Notify, ignore
 
-_BLOCK = 1 << 20
+_BLOCK = 1 << 20  # bytes that are read at once
 _LOCK_SUFFIX = ".lock"
 
 
@@ -124,7 +124,7 @@ class FolderRemote:
         except OSError as error:
             raise self._build_unreadable(key, error) from error
         with source, open(path, "wb") as target:  # a full disk of this machine is not an error of the store
-            shutil.copyfileobj(source, target, 1 << 20)
+            shutil.copyfileobj(source, target, _BLOCK)
         return True
 
     def _path(self, key: str) -> str:
@@ -132,7 +132,7 @@ class FolderRemote:
 
     def _build_unreadable(self, key: str, error: OSError) -> FormatError:
         """Return the error about one unreadable object, such as a private file: other objects are still fetched."""
-        hint = f"its owner lets others read it: chmod -R a+rX {shlex.quote(self.address)}"
+        hint = f"its owner can let others read it: chmod -R a+rX {shlex.quote(self.address)}"
         return FormatError(f"{self._path(key)} cannot be read: {error.strerror or error}", hint)
 
     @contextmanager

@@ -46,7 +46,7 @@ def parse_scheme(url: str, known: Sequence[str]) -> str | None:
             hint = f"{close} {hint}"
         raise UsageError(f"{render_url(url)}: {scheme}:// cannot be used here", hint)
     if scheme != FILE and not netloc:
-        raise UsageError(f"{url!r} names no {'host' if scheme in WEB else 'bucket'}")
+        raise UsageError(f"{url!r} does not name a {'host' if scheme in WEB else 'bucket'}")
     return scheme
 
 
@@ -128,27 +128,29 @@ class FolderListing:
     folders: list[str] = field(default_factory=list)  # relative paths, each after its parent
 
 
-def load_listing(folder: str, prefix: str = "", above: Sequence[os.stat_result] = ()) -> FolderListing:
-    """List a folder. Raise UsageError for broken links, links that form a loop, pipes and devices. For a folder inside
-    of it: `prefix` is the begin of its names, `above` are the folders that it is in."""
-    listing, above = FolderListing(), (*above, os.stat(folder))
-    for name in sorted(os.listdir(folder)):
-        path = os.path.join(folder, name)
-        try:
-            status = os.stat(path)
-        except (FileNotFoundError, PermissionError) as error:
-            raise UsageError(f"{path} cannot be read: {error.strerror}") from None
-        if stat.S_ISDIR(status.st_mode):
-            if any(os.path.samestat(status, each) for each in above):
-                raise UsageError(f"{path} is a link to a folder that it is in", "remove it: it forms a loop")
-            listing.folders.append(prefix + name)
-            inner = load_listing(path, f"{prefix}{name}/", above)
-            listing.files += inner.files
-            listing.folders += inner.folders
-        elif stat.S_ISREG(status.st_mode):
-            listing.files.append(DataFile(prefix + name, path, status.st_size))
-        else:
-            raise UsageError(f"{path} is neither a file nor a folder")
+def load_listing(folder: str) -> FolderListing:
+    """List a folder. Raise UsageError for broken links, links that form a loop, pipes and devices."""
+    listing = FolderListing()
+
+    def add(inside: str, above: Sequence[os.stat_result]) -> None:
+        above = (*above, os.stat(inside))
+        for path in (os.path.join(inside, name) for name in sorted(os.listdir(inside))):
+            name = os.path.relpath(path, folder)
+            try:
+                status = os.stat(path)
+            except (FileNotFoundError, PermissionError) as error:
+                raise UsageError(f"{path} cannot be read: {error.strerror}") from None
+            if stat.S_ISDIR(status.st_mode):
+                if any(os.path.samestat(status, each) for each in above):
+                    raise UsageError(f"{path} is a link to a folder that it is in", "remove it: it forms a loop")
+                listing.folders.append(name)
+                add(path, above)
+            elif stat.S_ISREG(status.st_mode):
+                listing.files.append(DataFile(name, path, status.st_size))
+            else:
+                raise UsageError(f"{path} is neither a file nor a folder")
+
+    add(folder, ())
     return listing
 
 

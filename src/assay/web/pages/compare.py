@@ -338,7 +338,7 @@ def _order(rows: Sequence[RunRow], groups: Sequence[FieldGroup], title: str, *, 
     cells = field.cells
     known = [i for i in every if cells[i].text and not math.isnan(cells[i].value or 0.0)]
     known.sort(key=lambda i: cells[i].sort_key, reverse=is_falling)
-    return known + [i for i in every if i not in set(known)]
+    return [*dict.fromkeys((*known, *every))]
 
 
 def _find_base(choice: Choice, query: QueryParams) -> int | None:

@@ -271,10 +271,9 @@ def _find_sort(column: Column, names: StudyNames, columns: Sequence[Column]) -> 
 def _list_choices(present: Sequence[str], names: StudyNames, view: StudyView) -> list[ColumnChoice]:
     """List all columns that can be shown: parameters, those that differ first, then metrics, then others."""
     shown = set(present) - set(view.hide)
-    params = [*names.differing, *(name for name in names.params if name not in set(names.differing))]
     choices = [
         ColumnChoice(name, name, "parameter", name in shown, "" if name in names.differing else "the same in all runs")
-        for name in params
+        for name in dict.fromkeys((*names.differing, *names.params))
     ]
     for name in sorted(names.metrics, key=lambda name: (name in names.empty, metric_priority(name))):
         base = f"metrics.{name}" if name in names.params else name
