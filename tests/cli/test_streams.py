@@ -54,6 +54,11 @@ def test_a_full_standard_output_is_the_system_s_message_and_4(folder: Path) -> N
     assert shell(folder, f"{ASSAY} ls >&-").returncode == 0
 
 
+def test_python_s_warnings_about_a_pattern_of_the_user_are_not_printed(folder: Path) -> None:
+    (folder / "z.yml").write_text(STUDY + "metrics: {x: '[[1] ?({number})'}\n")
+    assert "Warning" not in shell(folder, f"{ASSAY} run -n z.yml; {ASSAY} run z.yml -j 2").stderr
+
+
 def test_too_few_descriptors_are_reported_as_such(folder: Path) -> None:
     done = shell(folder, f"ulimit -n 64; {ASSAY} run z.yml -j 2 --quiet")
     assert done.returncode == 4

@@ -7,6 +7,7 @@ import gc
 import os
 import signal
 import sys
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -71,6 +72,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     _handle_signals()
     gc.set_threshold(50_000, 20, 50)  # modules and tables have few cycles; the search takes a tenth of the time
     sys.stdout, sys.stderr = guard(sys.stdout), guard(sys.stderr)
+    if not sys.warnoptions:  # about a pattern of the user such as `[[]`, with a line of ours
+        warnings.simplefilter("ignore", FutureWarning)
     code = run(arguments)
     for stream in (sys.stdout, sys.stderr):
         try:

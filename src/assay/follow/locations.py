@@ -118,8 +118,11 @@ def find_study(name: str, roots: Roots) -> StudyLocation:
     if found:
         return found[0]
     known = [study for root in roots.all for study in find_studies(root)]
-    where = ", ".join(map(show_path, roots.main))
-    raise NotFoundError("study", name, known, None if known else f"there is no study under {where}; {HOW_TO_START}")
+    raise NotFoundError("study", name, known, None if known else _explain_empty(roots))
+
+
+def _explain_empty(roots: Roots) -> str:
+    return f"there is no study under {', '.join(map(show_path, roots.main))}; {HOW_TO_START}"
 
 
 def find_candidates(name: str, roots: Roots) -> list[StudyLocation]:
@@ -348,8 +351,8 @@ def _find_without_study(name: str, roots: Roots, foreign: bool) -> list[FoundRun
         return matches
     known = [location.name for location in locations]
     known += [os.path.basename(d) for location in locations for d in _find_dirs(location, foreign)]
-    hint = suggest(name, known)
-    if locations and hint is None:  # names of runs contain commas: only studies are listed
+    hint = suggest(name, known) if locations else _explain_empty(roots)
+    if hint is None:  # names of runs contain commas: only studies are listed
         studies = list(dict.fromkeys(location.name for location in locations))
         hint = f"the studies are {', '.join(studies[:12])}{' …' if len(studies) > 12 else ''}"
     raise NotFoundError("study or run", name, known, hint)

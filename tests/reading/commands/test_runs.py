@@ -61,6 +61,7 @@ def test_no_study_at_all(cli, own_bench: Bench) -> None:
     assert (result.code, result.out) == (0, "")
     assert "assay demo" in result.err
     assert json.loads(cli("ls", "--json").out) == []
+    assert all("assay demo" in cli(*words).err for words in (("ls", "x"), ("logs", "x"), ("show", "x/y"), ("sum", "x")))
 
 
 def test_an_empty_study(cli, own_bench: Bench) -> None:
