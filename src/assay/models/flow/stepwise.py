@@ -1,7 +1,7 @@
 """Runs a case step by step, for callers that need single steps: pytest's fixtures, any of which may be replaced.
 
 A step gets its inputs from the caller, so that a replaced input counts; its result comes from the store if the store
-has it. Several samples have several of everything; what is equal for all of them is made once.
+has it. A case has a model, inputs and outputs for each sample; equal ones are made once.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class CaseSteps:
         return tuple(ref.name for ref in load_refs(self.case.trials[0].inputs.path))
 
     def write_inputs(self, samples: Samples) -> list[Product]:
-        """Write the inputs as files for a run, unless they are the case's own. Raises UsageError."""
+        """Write the inputs as files for a run, unless they are the case's own. Raises UsageError for wrong names."""
         names, known = self.input_names, {trial.inputs.sha: trial.inputs for trial in self.case.trials}
         self.given = []
         for arrays in samples:
@@ -197,7 +197,7 @@ class CaseSteps:
 
 
 def read_samples(value: Any, names: Sequence[str]) -> Samples:
-    """Convert a user's fixture's result: arrays in the graph's order, or by name, or a list of such."""
+    """Convert a user's fixture's result: arrays in the graph's order, arrays by name, or a list of arrays by name."""
     if isinstance(value, Mapping):
         return [dict(value)]
     if hasattr(value, "shape"):
