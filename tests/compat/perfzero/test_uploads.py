@@ -342,7 +342,7 @@ def test_a_folder_that_may_not_be_written(forbidden_dir: Path) -> None:
 
 
 def test_what_can_never_be_sent_to() -> None:
-    wrong = {"gsx://bucket/x": "gsx:// cannot be used", "gs://": "names no bucket", "": "the address is empty"}
+    wrong = {"gsx://bucket/x": "gsx:// cannot be used", "gs://": "does not name a bucket", "": "the address is empty"}
     for url, words in (wrong | {"file:///proc/nowhere": "/proc/nowhere cannot be written"}).items():
         with pytest.raises(UsageError, match=words):
             check_target(url)

@@ -42,10 +42,10 @@ def test_an_address_that_cannot_be_used(tmp_path: Path) -> None:
     for url, words in {
         "htps://h/x": r"htps:// cannot be used here\n.*did you mean 'https' or 'http'\? known: http://, https://",
         "ftp://h/x": r"known: .*gs://.*s3://.*az://.*abfs://.*file:// and plain paths",
-        "http:///x": "names no host",
+        "http:///x": "does not name a host",
         "http://me:word@[x/": "an address that begins with http:// is not valid",
-        "gs://": "names no bucket",
-        "s3:///x": "names no bucket",
+        "gs://": "does not name a bucket",
+        "s3:///x": "does not name a bucket",
         "": "empty",
         "file://elsewhere/x": "names the machine 'elsewhere'",
         "file://": "does not name a path",

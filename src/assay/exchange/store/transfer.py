@@ -38,7 +38,7 @@ def parse_scheme(url: str, known: Sequence[str]) -> str | None:
     scheme = match[1].lower()
     try:
         netloc = urllib.parse.urlsplit(url).netloc
-    except ValueError as error:  # not shown: the address may contain a password
+    except ValueError as error:  # the address is not shown: it may contain a password
         raise UsageError(f"an address that begins with {scheme}:// is not valid: {error}") from None
     if scheme not in known:
         hint = "known: " + ", ".join(f"{name}://" for name in known) + " and plain paths"
@@ -46,7 +46,7 @@ def parse_scheme(url: str, known: Sequence[str]) -> str | None:
             hint = f"{close} {hint}"
         raise UsageError(f"{render_url(url)}: {scheme}:// cannot be used here", hint)
     if scheme != FILE and not netloc:
-        raise UsageError(f"{url!r} names no {'host' if scheme in WEB else 'bucket'}")
+        raise UsageError(f"{url!r} does not name a {'host' if scheme in WEB else 'bucket'}")
     return scheme
 
 
@@ -75,7 +75,7 @@ def render_url(url: str) -> str:
     return urllib.parse.urlunsplit((pieces.scheme, pieces.netloc.rpartition("@")[2], pieces.path, query, ""))
 
 
-# ---------------------------------------------------------------- the part that has arrived
+# ---------------------------------------------------------------- partial downloads
 
 
 def remove_part(part: str) -> None:
@@ -122,15 +122,15 @@ class DataFile:
 
 @dataclass(slots=True)
 class FolderListing:
-    """The files and links of a folder in order of name."""
+    """The files and folders in a folder, in order of name; links are followed."""
 
     files: list[DataFile] = field(default_factory=list)
     folders: list[str] = field(default_factory=list)  # relative paths, each after its parent
 
 
 def load_listing(folder: str, prefix: str = "", above: Sequence[os.stat_result] = ()) -> FolderListing:
-    """List a folder. Raise UsageError for broken links, links that form a loop, pipes and devices. For a folder inside
-    of it: `prefix` is the begin of its names, `above` are the folders that it is in."""
+    """List a folder. Raise UsageError for broken links, links that form a loop, pipes and devices. In a
+    recursive call, names begin with `prefix`, and `above` are the folders that contain this one."""
     listing, above = FolderListing(), (*above, os.stat(folder))
     for name in sorted(os.listdir(folder)):
         path = os.path.join(folder, name)
