@@ -14,7 +14,7 @@ from typing import IO
 from assay.system.fast_dataclasses import dataclass
 from assay.system.processes import name_descriptor
 
-KEPT_BYTES = 64 * 1024  # of each stream: half from the beginning, half from the end
+KEPT_BYTES = 64 * 1024  # the excerpt of each stream: half from the beginning, half from the end
 
 
 @dataclass(frozen=True, slots=True)

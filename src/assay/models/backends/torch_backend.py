@@ -46,7 +46,7 @@ class PartSpec:
     label: str = ""
     grain: str = ""
     grad_outs: tuple[str, ...] = ()
-    noise: bool = False  # of a call: add rounding noise of the type `grain` to its inputs, and at calls inside it
+    noise: bool = False  # for a call: add rounding noise of the type `grain` to its inputs, and at calls inside it
     rows: int = 0  # for a part that is kept: how many rows of its inputs; 0: all
     state: str = ""  # the hash of the reference's parameters and buffers
 
@@ -60,7 +60,7 @@ class Opened:
     functions: dict[str, Callable[..., Any]]
     notes: list[str]
     state: str
-    path: str  # of the user's file
+    path: str  # path of the user's file
     graph: Any = None  # None unless calls of ops are computed
 
 

@@ -31,7 +31,7 @@ class Stepwise:
 
     def __init__(self, builder: ArtifactBuilder, dumps: Dumps) -> None:
         self.builder = builder
-        self.dumps = dumps  # of the tested target only
+        self.dumps = dumps  # only the tested target writes dumps
         self._cases: dict[str, Cases] = {}
         self._products: dict[str, Product] = {}  # path → the product that was returned for it
         self._chosen: dict[str, int] = {}  # model → index of the first reference that can compute it
@@ -101,7 +101,7 @@ class CaseSteps:
     cases: Cases
     case: ModelCase
     label: str
-    steps: list[StepOutcome] = field(default_factory=list)  # of the tested target
+    steps: list[StepOutcome] = field(default_factory=list)  # steps of the tested target
     given: list[Product] = field(default_factory=list)  # inputs that are not the case's own
 
     @property
@@ -150,7 +150,7 @@ class CaseSteps:
     def run(
         self, target: Target, artifacts: Sequence[Product], inputs: Sequence[Product], *, tested: bool = False
     ) -> Samples:
-        """Return the outputs of each sample. One artifact serves all samples, or each has its own."""
+        """Return the outputs of each sample. One artifact serves all samples, or each sample has its own."""
         chosen = [artifacts[min(number, len(artifacts) - 1)] for number in range(len(inputs))]
         known = {trial.inputs.sha: trial.specs for trial in self.case.trials}
 

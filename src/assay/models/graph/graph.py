@@ -254,7 +254,7 @@ _INSIDE = {
     "sparse": {1: "tensor", 2: "tensor"},
 }
 _TENSOR_FIELDS = frozenset((1, 2, 8))  # the fields that a large tensor keeps
-_TENSOR_NAMES = ("dims", "data_type", "name")  # these fields by name
+_TENSOR_NAMES = ("dims", "data_type", "name")  # the names of `_TENSOR_FIELDS`
 
 
 def load_skeleton(path: str) -> Model:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 CACHE_SECTION = "artifact cache"
 _ALLOWED = "tolerance = {allow_constant = true} in the model's settings"
-_MOST_LINES = 200  # of a tool's output: its first and last lines
+_MOST_LINES = 200  # most lines of a tool's output that are shown: its first and last ones
 _REASON = "assay_reason"
 _SECTION = "models that did not pass"
 _NAMES = {"error": "ERROR", "failed": "FAILED"}

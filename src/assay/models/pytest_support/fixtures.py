@@ -173,7 +173,7 @@ def torq_compiled_model_dir(request: pytest.FixtureRequest, assay_case: FixtureC
     from assay.models.values.model import Step
 
     sources = assay_case.steps.models
-    is_handed_mlir = assay_torq.backend == "iree" or assay_torq.options.get("input") == "mlir"  # by IREE's importer
+    is_handed_mlir = assay_torq.backend == "iree" or assay_torq.options.get("input") == "mlir"  # from IREE's importer
     if is_handed_mlir and "import" not in assay_torq.options:
         sources = assay_case.take_in(request.getfixturevalue("onnx_mlir_model_file"))
     with assay_case.reporting("torq_compiled_model_dir", _explain(request, assay_torq)):
