@@ -202,8 +202,8 @@ class Timing:
 
     samples_s: tuple[float, ...]
     inner: int = 1  # calls in each sample
-    device_samples_s: tuple[float, ...] = ()  # by CUDA events; empty without any
-    switches: tuple[int, ...] = ()  # involuntary context switches in each sample; none: not counted
+    device_samples_s: tuple[float, ...] = ()  # times by CUDA events; empty without CUDA events
+    switches: tuple[int, ...] = ()  # involuntary context switches in each sample; empty: not counted
     cpu_samples_s: tuple[float, ...] = ()  # CPU time of this process and its ended children
 
     @property
@@ -217,7 +217,7 @@ class Timing:
 
     @property
     def _quiet(self) -> Sequence[int]:
-        """Return which samples were undisturbed."""
+        """Return the indexes of the undisturbed samples."""
         if not any(self.switches):
             return range(len(self.samples_s))
         order = sorted(zip(self.switches, range(len(self.samples_s)), strict=True))

@@ -169,7 +169,7 @@ def load_changes(
     if not names:
         raise NotFoundError("metric", metric or "", sorted({name for each in executions for name in each.numbers}))
     triage, judged = load_triage(location.dir), 0
-    groups: dict[tuple[str, str], list[tuple[str, MetricChange]]] = {}  # by benchmark and first execution of the change
+    groups: dict[tuple[str, str], list[tuple[str, MetricChange]]] = {}  # key: benchmark, first execution of the change
     for name, each in sorted(names):
         with suppress(UsageError):  # the history is too short
             history = build_history(name, each, [e for e in executions if e.method == name], options, triage)
@@ -324,7 +324,7 @@ class _MetricJudge:
         self.kept: list[BenchExecution] = []
         self.aside: list[BenchExecution] = []  # disturbed executions, which do not count and are drawn grey
         self.left_out: dict[str, int] = {}  # reason → how many executions do not count
-        self.newest: BenchExecution | None = None  # of the executions of this history; an interrupted one is ignored
+        self.newest: BenchExecution | None = None  # of this history's executions that were not interrupted
         for execution in executions:
             reason = self._why_not(execution)
             if reason is None:

@@ -57,7 +57,7 @@ MOST_NEWEST = 5  # the number of executions at the end that are compared with al
 FEWEST_BEFORE = 4
 NEWEST_RATE = 0.0005  # rate of false alarms in normal noise, on either side; for two and more executions twice that
 RARE = 0.02  # fraction of the earlier executions that may be farther off
-FEWEST_RARE = 20  # of this many or more, one may be farther off
+FEWEST_RARE = 20  # of this many or more earlier executions, one may be farther off
 FARTHER = 1.5  # an outlying tail is at least this many times as far off as earlier neighbours were
 MISSED = 0.1  # fraction of changes of the newest execution alone, of the size stated as visible, that are missed
 IMPROBABLE = 2.0  # an improvement by this factor: programs that skip their work are fast
@@ -219,10 +219,10 @@ def describe_few(old: Sequence[float], new: Sequence[float], what: str = "enviro
 class Newest:
     """The last executions of a series against all before them, in units of the signal."""
 
-    level: float  # of the executions before them
-    bound: float  # a tail that is farther off as a whole is outlying
+    level: float  # level of the executions before the last ones
+    bound: float  # last executions that are all farther off are outlying
     noise: float
-    step: LevelStep | None  # None: they are not outlying
+    step: LevelStep | None  # None: the last executions are not outlying
 
 
 def measure_newest(signal: Signal, known: Sequence[LevelStep] | LevelStep, count: int) -> Newest | None:
@@ -297,7 +297,7 @@ def separate_newest(
     if found is None and is_short:
         tail, step = values[steps[-1].at :], steps[-1]
         away = [value for value in tail if abs(value - step.before) > abs(value - step.after)] or tail
-        mixed = compare_medians([step.before], away, step.at)  # by those that are not at the old level
+        mixed = compare_medians([step.before], away, step.at)  # without the values at the old level
         return (earlier, mixed) if count_back(tail, mixed) else (tuple(steps), None)
     if found is None:
         return tuple(steps), None
@@ -381,7 +381,7 @@ class Visibility:
     signal: Signal
     noise: float  # sigma, in units of the signal
     outliers: int
-    level: float  # of the newest points
+    level: float  # level of the newest points
 
     def find_smallest(self, points: int) -> float:
         """Return the smallest step, relative to the level, that a history of `points` points would show."""
