@@ -41,9 +41,9 @@ from assay.values.study import CodePolicy
 
 SERIES_FILE = "a1-r0-imported.jsonl"
 _RESERVED = ("step", "time")  # keys of a line that are not metrics
-_MOST_CHARACTERS = 120  # in a folder's name
+_MOST_CHARACTERS = 120  # the longest name of a folder
 
-Lines = dict[str, list[str]]  # the lines of the file by metric
+Lines = dict[str, list[str]]  # metric → its lines in SERIES_FILE
 
 
 class ImportCounts(NamedTuple):

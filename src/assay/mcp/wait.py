@@ -1,4 +1,4 @@
-"""`assay wait`: for programs that have started runs and need them in some state."""
+"""`assay wait`: waits until runs are in a state that a program needs."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def wait(request: WaitRequest, console: Console) -> int:
     without --until: a run did not end well.
     """
     if request.every and request.until is None:
-        raise UsageError("--all belongs to --until", "without both it waits until all runs have finished")
+        raise UsageError("--all belongs to --until", "without both, `assay wait` waits for all runs to finish")
     (location, *others), patterns = find_patterns([request.study], request.root)
     if others:
         raise UsageError(f"{request.study!r} names runs of several studies", "put the name of one study before it")

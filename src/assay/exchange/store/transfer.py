@@ -56,7 +56,7 @@ def parse_local(url: str, scheme: str | None) -> str:
         return url
     pieces = urllib.parse.urlsplit(url)
     if pieces.netloc not in {"", "localhost"}:
-        hint = "files of this machine only: write file:///PATH"
+        hint = "only files of this machine can be used: write file:///PATH"
         raise UsageError(f"{url!r} names the machine {pieces.netloc!r}", hint)
     # ? and # separate parts of a web address; in a path they are ordinary characters
     rest = url.split(":", 1)[1]
