@@ -85,7 +85,7 @@ class Occupant:
     dir: str
     attempt: int
     tag: str
-    pid: int  # of job.sh
+    pid: int  # process id of job.sh
     start: int
     boot: str
     since: float
@@ -344,7 +344,7 @@ class SlotHolder:
     """A run, represented by its oldest process that has the lock file open."""
 
     pid: int
-    name: str  # its run directory, or its command line if it is not a run of ours
+    name: str  # the run directory, or the command line of a process that is not of a run
     since: float  # seconds since the epoch
     is_run: bool = False
 

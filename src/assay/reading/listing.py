@@ -157,7 +157,7 @@ def load_all_rows(index: Index, location: StudyLocation, console: Console) -> tu
 
 
 def list_rows(data: IndexTable, keep: Sequence[int]) -> list[ListedRun]:
-    """Return these rows with their metrics; planned runs have none."""
+    """Return the rows at the indexes `keep` with their metrics; planned runs have no metrics."""
     metrics = data.metrics.items()
     return [
         ListedRun(

@@ -203,7 +203,7 @@ class Panel:
     y_range: tuple[float, float] | None = None  # None: the range of the points
     ticks: Sequence[tuple[float, str]] | None = None  # None: round numbers
     height: int = 150
-    label: str = ""  # of the y axis
+    label: str = ""  # label of the y axis
     labels: Sequence[tuple[float, float, str]] = ()  # x, y, and a text to the left of it
 
 

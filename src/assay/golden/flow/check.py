@@ -370,7 +370,7 @@ class _SegmentCheck:
 
 
 def _describe_acceptance(context: GoldenContext, findings: Sequence[Finding]) -> list[str]:
-    """The commands that accept an intended change."""
+    """Return the commands that accept an intended change."""
     kinds = {finding.kind for finding in findings} - {VerdictKind.PASS}
     options = context.options
     if kinds != {VerdictKind.CHANGED} or options.is_harness:

@@ -215,7 +215,7 @@ def _print_report(report: Report, console: Console, as_json: bool, elapsed_s: fl
     if report.problem:
         console.error(f"assay: {report.problem}")
     if report.interrupted:
-        again = options.again if "search" in options.extras else None  # the option has been applied
+        again = options.again if "search" in options.extras else None  # --search was applied, and `again` lacks it
         call = again.build() if again else build_same_call(options.command_line[1:])
         console.error(f"interrupted by {report.interrupted}; continue with: {call}")
 

@@ -35,8 +35,8 @@ _COLUMNS = ("a", "b", "error", "noise", "step", "point", "other")
 class Compared:
     """The rows of A and of B that were compared, in the order of A's execution."""
 
-    a: Array  # row numbers
-    b: Array
+    a: Array  # row numbers in A
+    b: Array  # row numbers in B
     error: Array
     noise: Array  # largest noise of the row, including rounding; 0 without noise
     step: Array
