@@ -151,7 +151,7 @@ WRONG = {
     "test_fib.py::test_passes": "[XPASS(strict)]",
     "test_broken.py::": "test_broken.py cannot be collected by pytest: ModuleNotFoundError: No module named 'a_module",
     "refused/test_conftest.py::": "pytest cannot run refused/test_conftest.py and ends with exit code 4",
-    "test_fib.py::test_awaited": "it returned a coroutine, which nothing awaits",
+    "test_fib.py::test_awaited": "the function returned a coroutine, which nothing awaits",
     "test_fib.py::test_unused": "the test did not call its fixture `benchmark`",
     "test_fib.py::test_exits": "enough",
     "nowhere": "there is no file or folder 'nowhere'",

@@ -378,7 +378,7 @@ BAD_SETTINGS = [
     ('[gate]\nchecks = "golden check a.yml"', "must be a list of command lines"),
     ("[gate]\nchecks = [3]", "must be a string"),
     ('[gate]\nchecks = ["golden check \'a"]', "No closing quotation"),
-    ('[gate]\nchecks = ["assay"]', "names no command"),
+    ('[gate]\nchecks = ["assay"]', "has no command"),
     ('[gate]\nchecks = ["gate"]', "a gate cannot be a check of a gate"),
     ('[gate]\nchecks = ["golden check -- a.yml"]', "it cannot have --"),
     (f'{CHECKED}data = ["/dev/zero"]', "/dev/zero is not a file"),
@@ -393,7 +393,7 @@ BAD_SETTINGS = [
     ('[gate]\nchecks = ["golden check a.yml --junit b"]', "has no --junit of its own"),
     (f'{CHECKED}data = ["no*such"]', "'no*such' matches no file"),
     (f'{CHECKED}data = ["nothing/**"]', "'nothing/**' matches no file"),
-    ('[gate]\nchecks = ["golden check a\\u0000b"]', "has a zero byte, as no command line can"),
+    ('[gate]\nchecks = ["golden check a\\u0000b"]', "contains a zero byte, which a command line cannot"),
     (f"{CHECKED}budget = 20", "must be a duration"),
     (f'{CHECKED}bugdet = "20m"', "budget"),
 ]

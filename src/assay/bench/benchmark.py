@@ -1,15 +1,15 @@
-"""What a benchmark calls: `measure`, and `report_benchmark` with TensorFlow's arguments in TensorFlow's order.
+"""The functions of a benchmark: `measure`, and `report_benchmark` with TensorFlow's arguments in TensorFlow's order.
 
 Each report is a line of JSON, written at once: what a method reported before it crashed is not lost.
 
-Timing is correct: warm-up, many repetitions, medians, and a device that has finished before the clock is read.
+A timing has a warm-up and many repetitions, its result is a median, and the clock is read when the device is idle.
 A GPU works asynchronously: a plain `time.time()` around a call measures how fast work is submitted.
 `measure` waits for the device after every sample; on CUDA it also records events, which leave Python's own time out.
 
-On a busy machine the kernel takes the processor away now and then. Such a sample is milliseconds too long; where
-this happens to nearly half of them their median jumps, and 8% more work looks like 15%. The kernel counts these
-switches, and the median is taken of the samples without any. CPU time is measured as well: what the kernel counts for
-this process and for children that have ended, which leaves the waiting out.
+On a busy machine the kernel takes the processor away now and then, and a sample is milliseconds too long; where
+this happens to nearly half of the samples their median jumps, and 8% more work looks like 15%. The kernel counts such
+context switches, and the median is taken of the samples without any. CPU time is measured as well: what the kernel
+counts for this process and for children that have ended, which leaves the waiting out.
 
 The result of a call is not kept while the next one runs: an object that lives on changes which blocks of memory the
 next call is given, and that alone made a loop of Python 8% slower, in every process alike.
@@ -202,8 +202,8 @@ class Timing:
 
     samples_s: tuple[float, ...]
     inner: int = 1  # calls in each sample
-    device_samples_s: tuple[float, ...] = ()  # by CUDA events; empty without any
-    switches: tuple[int, ...] = ()  # involuntary context switches in each sample; none: not counted
+    device_samples_s: tuple[float, ...] = ()  # times by CUDA events; empty without CUDA events
+    switches: tuple[int, ...] = ()  # involuntary context switches in each sample; empty: not counted
     cpu_samples_s: tuple[float, ...] = ()  # CPU time of this process and its ended children
 
     @property
@@ -217,7 +217,7 @@ class Timing:
 
     @property
     def _quiet(self) -> Sequence[int]:
-        """Return which samples were undisturbed."""
+        """Return the indexes of the undisturbed samples."""
         if not any(self.switches):
             return range(len(self.samples_s))
         order = sorted(zip(self.switches, range(len(self.samples_s)), strict=True))
@@ -249,7 +249,7 @@ class Timing:
 
     @property
     def spread(self) -> float:
-        """Half of the undisturbed samples are within this fraction of the median: the distance of the quartiles."""
+        """The distance between the quartiles of the undisturbed samples, as a fraction of their median."""
         quiet = self.quiet_s
         if len(quiet) < 4 or not self.median_s:
             return 0.0
@@ -270,8 +270,8 @@ def measure(
 ) -> Timing:
     """Call `function` repeatedly and return the seconds per call.
 
-    `repeats` samples, or as many as fit into `seconds` (at least 10, at most 1000) after `warmup` calls (or a tenth
-    of a second of them). `sync` is the framework whose device is waited for: `torch`, `jax`, `tensorflow`, `cupy`, your
+    There are `repeats` samples, or as many as fit into `seconds` (10 to 1000), after `warmup` calls (or a tenth of a
+    second of them). `sync` is the framework whose device is waited for: `torch`, `jax`, `tensorflow`, `cupy`, your
     own function, or False; None waits for each of them that the program has loaded. `before` is called before each
     sample, and is not measured; samples last `shortest_s` or longer.
     """
@@ -282,7 +282,7 @@ def measure(
     prepare()
     result = function()  # the first call may start the device to wait for
     if hasattr(result, "cr_await"):
-        raise TypeError("it returned a coroutine, which nothing awaits: measure a function that runs it")
+        raise TypeError("the function returned a coroutine, which nothing awaits: measure a function that runs it")
     wait = build_wait(sync)
     wait(result)
     del result
@@ -294,7 +294,7 @@ def measure(
 
 
 def measure_rounds(function: Callable[[], object], rounds: int, calls: int, before: Callable[[], object]) -> Timing:
-    """Measure exactly so many samples of so many calls, each after `before`, without a warm-up."""
+    """Measure `rounds` samples of `calls` calls, each sample after `before`, without a warm-up."""
     with _no_collection():
         return _sample_often(function, rounds, calls, build_wait(), before)
 

@@ -41,7 +41,7 @@ class GridReader:
         self._fields = fields
         self._problems = fields.problems
         self._overrides = overrides or Overrides({})
-        self._unmatched: list[tuple[str, Condition]] = []  # by a value of the command line: once per sweep
+        self._unmatched: list[tuple[str, Condition]] = []  # sweep and condition that no value of the command line meets
 
     def sweeps(self, top: Mapping[str, Item]) -> tuple[Sweep, ...]:
         if self._overrides.base is not None:
@@ -249,7 +249,7 @@ def _find_mistake(text: str, value: Value) -> tuple[str, str] | None:
 
 
 def _spell(value: Mapping[str, Any]) -> str:
-    """Return a hint how to write a mapping that is not an axis, often another tool's notation."""
+    """Return a hint on how to write a mapping that is not an axis, often another tool's notation."""
     import difflib
 
     for name in ("values", "value"):
@@ -270,7 +270,7 @@ def _spell(value: Mapping[str, Any]) -> str:
 
 
 def _flow(value: Value) -> str:
-    """Return a value as it can be written into a file, if that is short."""
+    """Return a value as it can be written into a file; a long value is replaced by an ellipsis."""
     text = json.dumps(value, ensure_ascii=False, default=str)
     if len(text) <= _MOST_SHOWN:
         return text

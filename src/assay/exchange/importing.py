@@ -1,6 +1,6 @@
 """`assay index ingest` of other tools' runs: each becomes a run directory, which is written as a whole or not at all.
 
-The id that the other tool gives a run identifies it. Importing it again adds what is new: points are appended,
+The id that the other tool gives a run identifies it. Importing a run again adds what is new: points are appended,
 parameters and the state are replaced, and a series never becomes shorter.
 """
 
@@ -41,9 +41,9 @@ from assay.values.study import CodePolicy
 
 SERIES_FILE = "a1-r0-imported.jsonl"
 _RESERVED = ("step", "time")  # keys of a line that are not metrics
-_MOST_CHARACTERS = 120  # in a folder's name
+_MOST_CHARACTERS = 120  # the longest name of a folder
 
-Lines = dict[str, list[str]]  # the lines of the file by metric
+Lines = dict[str, list[str]]  # metric → its lines in SERIES_FILE
 
 
 class ImportCounts(NamedTuple):
@@ -125,7 +125,7 @@ class _StudyWriter:
         self.by_name = {name: dirs[0] for name, dirs in by_name.items() if len(dirs) == 1}
 
     def _write_run(self, run: ImportedRun) -> str:
-        # an earlier import has its id, or its name if one of the two has only points (a chart of W&B)
+        # an earlier import has the run's id, or its name if one of the two imports has only points (a chart of W&B)
         named = self.by_name.get(run.name)
         run_dir = self.by_id.get(run.id, named if run.state is None or named in self.partial else None)
         if run_dir is not None:
@@ -171,7 +171,7 @@ class _StudyWriter:
             origin=build_plain(origin),
         )
 
-    # ------------------------------------------------------------ again
+    # ------------------------------------------------------------ runs that were imported before
 
     def _update(self, run_dir: str, run: ImportedRun) -> str:
         changed = self._update_record(run_dir, run) | self._update_points(run_dir, run)
@@ -189,7 +189,7 @@ class _StudyWriter:
         new = self._build_record(run, old.spec.name)
         params = {**old.spec.params, **new.spec.params}
         known, found = old.origin or {}, new.origin or {}
-        kept = {name: known.get(name) for name in ("at", "path")}  # those of the first import stay
+        kept = {name: known.get(name) for name in ("at", "path")}  # the values of the first import stay
         is_same = params == old.spec.params and {**known, **found, **kept} == known
         if run.state is None or (is_same and new.commit in (None, old.commit)):
             return False
@@ -254,20 +254,20 @@ def _render_points(points: Mapping[str, Series]) -> Lines:
     for metric, series in points.items():
         name = json.dumps(f"{metric}_" if metric in _RESERVED else metric)
         found[metric] = [
-            f'{{"step":{_render_place(step)},"time":{_render_place(time)},{name}:{json.dumps(value)}}}\n'
+            f'{{"step":{_render_number(step)},"time":{_render_number(time)},{name}:{json.dumps(value)}}}\n'
             for step, value, time in zip(series.steps, series.values, series.times, strict=True)
         ]
     return found
 
 
-def _render_place(value: float) -> str:
+def _render_number(value: float) -> str:
     if not math.isfinite(value):
         return "null"
     return str(int(value)) if value.is_integer() else repr(value)
 
 
 def _parse_lines(text: str) -> Lines:
-    """Return the lines of a file that `_update_points` wrote by metric; damaged lines are left out."""
+    """Return by metric the lines of a file that `_update_points` wrote; damaged lines are left out."""
     lines: Lines = {}
     for line in text.splitlines(keepends=True):
         try:

@@ -1,4 +1,4 @@
-"""Sharing, importing and exporting of runs."""
+"""The plug-in that shares, imports and exports runs."""
 
 from __future__ import annotations
 

@@ -2,18 +2,18 @@
 
 A slot is a file in a directory shared by all supervisors of this user on this host. A process that runs a job opens the
 file, locks it (flock), writes into it which attempt gets it, and hands the descriptor to the job; the supervisor's own
-copy is closed. The lock then lives as long as the job does: nothing to adopt after a crash, and a frozen supervisor
-blocks no other.
+copy is closed. The lock is then held as long as the job runs: a crash leaves no lock to be adopted, and a frozen
+supervisor does not block others.
 
-The lock alone is not enough. A process may close the descriptor and live on, and a process that left its attempt (its
-session, its tag and its log) may keep it for ever. So a slot is taken as long as a process lives of the attempt that
-its file names: a free lock with such a process is not given away, and a lock that only unrelated processes hold is
-replaced by a new file. To take a lock, a process locks the directory shared; to replace a file, it locks the directory
-exclusively and checks again: between the lock and the mark that voids the old name no process may take the file for
-abandoned.
+The lock alone is not enough. A process may close the descriptor and go on, and a process that left its attempt (its
+session, its tag and its log) may keep the lock for ever. A slot is therefore taken as long as the attempt that its file
+names has a process: the free lock of such a slot is not given away, and a lock that only unrelated processes hold is
+replaced by a new file. To take a lock, a process locks the directory shared, until it has removed the old attempt's
+name from the file; to replace a file, a process locks the directory exclusively and checks again, so that it never
+replaces a file that was just locked.
 
 A supervisor that found no free slot writes `want.<priority>.<pid>`, a file that it keeps locked and that lists the
-locks it could use. Supervisors of lower priority leave these alone until it got one, is gone, or is frozen.
+locks it could use. Supervisors of lower priority do not take these until the waiting one has one, is gone or frozen.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def _devices(label: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class SlotEntry:
-    """One slot for a job: the devices it gets and the lock files that represent it."""
+    """One slot for a job: the devices that the job gets, and the lock files that represent the slot."""
 
     label: str  # "0", "1,2" or "cpu"
     locks: tuple[str, ...]
@@ -73,7 +73,7 @@ class HeldSlot:
             os.pwrite(fd, line, 0)
 
     def let_go(self) -> None:
-        """Close our copies; a job that inherited the locks keeps them."""
+        """Close this process's descriptors of the locks; a job that inherited the locks keeps them."""
         for fd in self.fds:
             os.close(fd)
 
@@ -85,7 +85,7 @@ class Occupant:
     dir: str
     attempt: int
     tag: str
-    pid: int  # of job.sh
+    pid: int  # process id of job.sh
     start: int
     boot: str
     since: float
@@ -105,7 +105,7 @@ class Occupant:
 
 
 def build_entries(labels: Sequence[str]) -> tuple[SlotEntry, ...]:
-    """Return the name of each slot's lock. A GPU that is listed twice has two slots: its locks are numbered."""
+    """Return the slots with the names of their locks. A GPU that is listed twice has two slots and numbered locks."""
     seen: Counter[str] = Counter()
     entries = []
     for label in labels:
@@ -118,7 +118,7 @@ def build_entries(labels: Sequence[str]) -> tuple[SlotEntry, ...]:
 
 
 def slots_directory(name: str | None = None) -> str:
-    """Return a directory of this user on this host; never on a network file system. `name`: for slots of their own."""
+    """Return this user's slot directory on this host, not on a network file system; `name`: of separate slots."""
     chosen = os.path.join(slots_directory(), name) if name else os.environ.get("ASSAY_SLOTS_DIR")
     if not chosen:
         import tempfile
@@ -150,7 +150,7 @@ class SlotPool:
         self._priority = priority
         self._want_fd: int | None = None
         self._next = 0
-        self._gate: int | None = None  # descriptor of the directory, for its lock
+        self._directory_fd: int | None = None  # descriptor of the directory, for its lock
         self._swept: dict[str, None] = {}  # tags of ended attempts that hold no slot any more; the newest last
         self._looked_at: dict[str, float] = {}  # path → when it was found to be taken
 
@@ -194,7 +194,7 @@ class SlotPool:
         return named or find_holders([path for path in paths if path not in occupants])
 
     def note_ended(self, tag: str, *, is_left: bool = False) -> None:
-        """Record that no process of this attempt is left, or (`is_left`) that those left may stay: no more checks."""
+        """Record that an attempt has no process left, or (`is_left`) only some that may stay: no more checks."""
         if is_left:
             self._looked_at.clear()
         self._swept.pop(tag, None)
@@ -204,9 +204,9 @@ class SlotPool:
 
     def close(self) -> None:
         self.withdraw_want()
-        if self._gate is not None:
-            os.close(self._gate)
-            self._gate = None
+        if self._directory_fd is not None:
+            os.close(self._directory_fd)
+            self._directory_fd = None
 
     def _try(self, entry: SlotEntry) -> HeldSlot | None:
         fds: list[int] = []
@@ -227,7 +227,7 @@ class SlotPool:
         return None
 
     def _take(self, path: str) -> int | None:
-        """Lock a slot, unless a process holds its lock, or lives without holding it."""
+        """Lock a slot, unless its lock is held, or a process of the attempt that its file names is alive."""
         with self._directory_lock(shared=True) as is_ours:
             fd = _lock(path) if is_ours else None
             if fd is None:
@@ -244,7 +244,7 @@ class SlotPool:
         return occupant.is_job_alive or (not occupant.is_concluded and bool(occupant.find_members()))
 
     def _replace_abandoned(self, path: str) -> bool:
-        """Give a slot a new file if only unrelated processes hold the old one's lock. Return True to try again."""
+        """Remove a slot's file if only unrelated processes hold its lock. Return whether to try the slot again."""
         if time.monotonic() - self._looked_at.get(path, -_LOOK_AGAIN_S) < _LOOK_AGAIN_S:
             return False
         self._looked_at[path] = time.monotonic()
@@ -267,15 +267,15 @@ class SlotPool:
     @contextlib.contextmanager
     def _directory_lock(self, *, shared: bool) -> Iterator[bool]:
         """Lock the directory without waiting, since the holder may be frozen. False: another process has the lock."""
-        if self._gate is None:
-            self._gate = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        if not try_lock(self._gate, shared=shared):
+        if self._directory_fd is None:
+            self._directory_fd = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        if not try_lock(self._directory_fd, shared=shared):
             yield False
             return
         try:
             yield True
         finally:
-            unlock(self._gate)
+            unlock(self._directory_fd)
 
     def _load_wants(self) -> set[str]:
         """Return the locks that supervisors of higher priority wait for."""
@@ -335,7 +335,7 @@ def _lock(path: str) -> int | None:
 
 
 # ---------------------------------------------------------------- the occupants of slots
-# The lock lives as long as a process has its file open, so that /proc knows them all.
+# A lock is held as long as a process has its file open: /proc lists all such processes.
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,7 +343,7 @@ class SlotHolder:
     """A run, represented by its oldest process that has the lock file open."""
 
     pid: int
-    name: str  # its run directory, or its command line if it is not a run of ours
+    name: str  # the run directory, or the command line of a process that is not of a run
     since: float  # seconds since the epoch
     is_run: bool = False
 

@@ -3,7 +3,7 @@
 When the supervisor dies, its pipe to the bridge ends. The tasks belong to
 
 - the bridge, if the cluster is its own: they end with it, however the supervisor ended. The processes of the bridge
-  are one session; a keeper, which has the other end of a pipe, ends all of them when the bridge is gone;
+  are one session; a cleanup process, which reads a pipe of the bridge, ends all of them when the bridge is gone;
 - a detached actor, if the cluster exists already: they go on, and the next supervisor asks that actor;
 - Ray's own job manager, if a dashboard takes Ray Jobs.
 """
@@ -37,7 +37,7 @@ _CLOSE_S = 20.0
 _PROBE_S = 20.0
 _AGENT_S = 60.0  # how long a new cluster may take until it takes jobs
 _LONGEST_FOLDER = 24  # Ray's sockets add about 80 characters, and a socket's path has at most 107
-_OBJECT_STORE_BYTES = 100_000_000  # the tasks need none; Ray would reserve a third of the memory
+_OBJECT_STORE_BYTES = 100_000_000  # tasks need no object store; Ray would reserve a third of the memory
 _LOG_TAIL_BYTES = 4096
 _NOTICE_S = 0.5
 _NOT_STARTED = "JOB_SUPERVISOR_ACTOR_START_TIMEOUT"  # Ray gave up a job that had waited for its resources
@@ -54,7 +54,7 @@ class SilentError(InfrastructureError):
 
 
 class Bridge:
-    """A child process that is connected to Ray. Executors of the same cluster in this process share one."""
+    """A child process that is connected to Ray. Executors of the same cluster in this process share a bridge."""
 
     def __init__(self, key: tuple[Any, ...], address: str, sizes: Mapping[str, float]) -> None:
         self.users = 0
@@ -107,8 +107,8 @@ class Bridge:
                     break
         except (EOFError, OSError) as error:
             self.is_open = False
-            said = read_end(self._log, _LOG_TAIL_BYTES).strip().splitlines()[-3:]
-            raise InfrastructureError("\n".join(["the connection to Ray has ended", *said])) from error
+            last_lines = read_end(self._log, _LOG_TAIL_BYTES).strip().splitlines()[-3:]
+            raise InfrastructureError("\n".join(["the connection to Ray has ended", *last_lines])) from error
         if problem is not None:
             raise InfrastructureError(f"Ray: {problem}")
         return answer
@@ -116,7 +116,7 @@ class Bridge:
     def close(self) -> None:
         _bridges.pop(self._key, None)
         self.is_open = False
-        self._connection.close()  # the bridge leaves when its pipe ends
+        self._connection.close()  # the bridge exits when its pipe ends
         try:
             self._process.wait(_CLOSE_S)
         except subprocess.TimeoutExpired:
@@ -179,12 +179,12 @@ def _explain(error: Exception) -> str:
 
 
 class _Server:
-    """The functions that the supervisor calls: one method for each message, here or of `tasks`."""
+    """The functions that the supervisor calls: one method for each message, in this class or in `tasks`."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._folder = os.getcwd()  # the folder is this process's own
-        self._keeper: subprocess.Popen[bytes] | None = None
+        self._cleanup: subprocess.Popen[bytes] | None = None
         self.tasks: Any = None
 
     def connect(self, address: str, sizes: dict[str, float]) -> dict[str, Any]:
@@ -196,8 +196,8 @@ class _Server:
         if is_jobs_address(address):
             self.tasks, cluster = _Jobs(address), address
         elif address == LOCAL:
-            # without it the agents of a killed cluster leave only after half a minute
-            self._keeper = subprocess.Popen(
+            # without this process the agents of a killed cluster exit only after half a minute
+            self._cleanup = subprocess.Popen(
                 ["bash", "-c", processes.BASH_KEEP_SESSION, str(os.getpid()), self._folder],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
@@ -239,16 +239,16 @@ class _Server:
 
     def leave(self) -> None:
         """Leave nothing running, also if the supervisor has died."""
-        if self._keeper is not None:
-            self._keeper.communicate()
+        if self._cleanup is not None:
+            self._cleanup.communicate()
         else:
             shutil.rmtree(self._folder, ignore_errors=True)
 
 
 class _Detached:
-    """The owner of tasks that outlive us: an actor in the cluster. It leaves after a minute without work.
+    """Tasks that outlive this process: an actor in the cluster owns them, and exits after a minute without work.
 
-    Its tasks end with it, so it is on the head node: without that the cluster is gone anyway.
+    The tasks end with the actor, so the actor is on the head node: without that node the cluster is gone anyway.
     """
 
     def __init__(self) -> None:
@@ -258,7 +258,7 @@ class _Detached:
         import ray
 
         settings = {"name": "assay-tasks-2", "namespace": "assay", "lifetime": "detached", "get_if_exists": True}
-        head = {_HEAD: 0.001} if _HEAD in ray.cluster_resources() else {}  # type: ignore[no-untyped-call]  # older ones have none
+        head = {_HEAD: 0.001} if _HEAD in ray.cluster_resources() else {}  # type: ignore[no-untyped-call]  # not in older ones
         return ray.remote(Tasks).options(num_cpus=0, max_restarts=0, resources=head, **settings).remote(60.0)
 
     def _call(self, name: str, *arguments: Any) -> Any:
@@ -266,7 +266,7 @@ class _Detached:
 
         try:
             return ray.get(getattr(self._actor, name).remote(*arguments), timeout=60.0)
-        except ray.exceptions.RayActorError:  # it has just left, or has died with its node
+        except ray.exceptions.RayActorError:  # the actor has just exited, or has died with its node
             self._actor = self._find()
             return ray.get(getattr(self._actor, name).remote(*arguments), timeout=60.0)
 
@@ -286,8 +286,8 @@ class _Detached:
 class _Jobs:
     """Ray Jobs, by the dashboard of a cluster that this machine is not part of.
 
-    A job's name there is `assay-TAG`. Ray gives up a job that has waited for its resources for fifteen minutes: it is
-    submitted again with a number, since no copy of it has begun, and the token would decide if one had.
+    A job's name in Ray is `assay-TAG`. Ray gives up a job that has waited for its resources for fifteen minutes. Such a
+    job is submitted again with a number: no copy of it has begun, and if one had, the token would decide between them.
     """
 
     def __init__(self, address: str) -> None:
@@ -295,7 +295,7 @@ class _Jobs:
 
         self._address = address
         self._client: Any = JobSubmissionClient(address)
-        self._sent: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {}  # by tag, to submit it again
+        self._sent: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {}  # tag → job and options, to submit it again
 
     def list_nodes(self) -> list[dict[str, float]]:
         from ray.util.state import list_nodes
@@ -304,7 +304,7 @@ class _Jobs:
         return [dict(node.resources_total) for node in nodes if node.state == "ALIVE"]
 
     def probe(self, job: dict[str, Any], options: dict[str, Any]) -> str:
-        """Whether a node that would run the job sees its files; a busy cluster does not answer in time."""
+        """Return why a node cannot read the job's files; empty if it can, or if a busy cluster has not answered."""
         name = f"assay-probe-{job['tag']}-{os.getpid()}-{time.time_ns()}"
         self._submit(name, {**job, "entry": job["probe"]}, options)
         deadline = time.monotonic() + _PROBE_S
@@ -355,7 +355,7 @@ class _Jobs:
         return found
 
     def _list(self, tags: Sequence[str]) -> dict[str, Any]:
-        """The last job of each tag."""
+        """Return the last job of each tag."""
         is_few, wanted, latest = len(tags) <= _FEW, set(tags), dict[str, Any]()
         infos = [info for tag in tags for info in self._list_one(tag)] if is_few else self._client.list_jobs()
         for info in sorted(infos, key=lambda info: info.start_time or 0):
@@ -366,7 +366,7 @@ class _Jobs:
 
     def _list_one(self, tag: str) -> list[Any]:
         infos, name = list[Any](), f"assay-{tag}"
-        with contextlib.suppress(RuntimeError):  # there is none of this name
+        with contextlib.suppress(RuntimeError):  # there is no job of this name
             while True:
                 infos.append(self._client.get_job_info(name))
                 if infos[-1].error_type != _NOT_STARTED:
@@ -375,7 +375,7 @@ class _Jobs:
         return infos
 
     def _find_refusal(self, info: Any) -> str:
-        """The message of an entry point that has not found the run; a job may end with the same code."""
+        """Return the message of an entry point that has not found the run; a job may end with the same code."""
         if info.driver_exit_code != 126:
             return ""
         lines = self._client.get_job_logs(info.submission_id).splitlines()

@@ -1,11 +1,11 @@
 """Jobs on hosts that are reached by ssh: where each one runs, and its state as the files of its run directory show it.
 
-lease.N                 the supervisor is about to send the job (its host and slot are in the handle), or died before
+lease.N                 the supervisor is about to send the job (its host and slot are in the handle), or died first
 submit.log.N            the supervisor has begun to send the job
-submit.exit.N.<code>    0: the job was started there; else the host refused it, and submit.log.N says why
+submit.exit.N.<code>    0: the job was started there; else the host refused it, and submit.log.N has the reason
 token.N                 the host's own token, copied here; "-": the job never began, and never will
 unreachable.N           its host has not answered for a long time; removed when it answers
-end.N                   the job has left, and its files are here, compared by size and hash
+end.N                   the job has ended, and its files are here, compared by size and hash
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class Cancel:
 
 
 def load_liveness(handle: JobHandle, run_dir: str) -> Liveness:
-    """Whether a job lives, by local files. ALIVE: its host may have it. UNKNOWN: the host has not answered for long."""
+    """Whether a job is alive, by local files: ALIVE if a host may have it, UNKNOWN if the host does not answer."""
     attempt = handle.attempt
     if os.path.exists(os.path.join(run_dir, layout.numbered_name("end", attempt))):
         return Liveness.GONE

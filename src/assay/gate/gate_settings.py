@@ -23,7 +23,7 @@ from assay.values.study import Position
 from assay.values.units import parse_duration
 
 _KEYS = ("checks", "data", "budget")
-_RECORDING = ("run", "gather")  # commands whose report has what they recorded, compared with nothing
+_RECORDING = ("run", "gather")  # commands whose report lists what they recorded: they compare nothing
 _EXAMPLE = 'write into assay.toml, for example:\n  [gate]\n  checks = ["golden check train.yml"]'
 
 
@@ -45,14 +45,14 @@ class GateSettings:
 
 
 def load_gate(settings: Settings) -> GateSettings:
-    """Load the project's table. Raises UsageError if there is none, ConfigError with all that is wrong in it."""
+    """Load the project's table [gate]. Raises UsageError without such a table, ConfigError with all mistakes in it."""
     if (found := read_gate_settings(settings)) is None:
         raise UsageError("no settings file has a table [gate]", _EXAMPLE)
     return found
 
 
 def read_gate_settings(settings: Settings) -> GateSettings | None:
-    """Read the project's table, which replaces the user's. Checks depend on every settings file, also on the user's."""
+    """Read the project's table [gate], which replaces the user's. Checks depend on all settings files."""
     if not (tables := settings.tables.get("gate")):
         return None
     problems = Problems()
@@ -71,7 +71,7 @@ class _Reader(Fields):
         data: set[str] = set()
         for pattern in self.texts(entries["data"].node, "gate.data", "a list of paths") if "data" in entries else ():
             found = glob.glob(os.path.join(folder, os.path.expanduser(pattern)), recursive=True)
-            paths = list(filter(os.path.lexists, found))  # of `missing/**`, glob finds `missing/`
+            paths = list(filter(os.path.lexists, found))  # glob returns `missing/` for `missing/**`
             if not paths:
                 where = entries["data"].node.position
                 self.problems.add(f"{pattern!r} matches no file", "gate.data", where, f"in {folder}")
@@ -88,7 +88,7 @@ class _Reader(Fields):
         for each in self.elements(node, "gate.checks", "a list of command lines"):
             line = self.string(each, "gate.checks", 'as in "golden check train.yml"') or ""
             if "\0" in line:
-                self.problems.add("has a zero byte, as no command line can", "gate.checks", each.position)
+                self.problems.add("contains a zero byte, which a command line cannot", "gate.checks", each.position)
                 continue
             try:
                 words = tuple(shlex.split(line))
@@ -101,7 +101,7 @@ class _Reader(Fields):
             elif words:
                 found.append(GateCheck(shlex.join(words), words, each.position))
             elif line:
-                self.problems.add("names no command", "gate.checks", each.position, 'as in "golden check train.yml"')
+                self.problems.add("has no command", "gate.checks", each.position, 'as in "golden check train.yml"')
         return tuple(found)
 
 

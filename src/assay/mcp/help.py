@@ -13,9 +13,9 @@ from assay.show.console import Console
 from assay.values.options import Group, Option, Request, argument, find_request, json_option
 
 _CODES = {
-    ExitCode.OK: "all well",
+    ExitCode.OK: "success",
     ExitCode.FAILED: "a run or a check failed",
-    ExitCode.USAGE: "the command line or a file is not as it must be; nothing was written",
+    ExitCode.USAGE: "the command line or a file is not valid; nothing was written",
     ExitCode.INCONCLUSIVE: "inconclusive or changed; a time limit or a budget was reached",
     ExitCode.INTERNAL: "a disk, a farm or Assay itself failed",
     ExitCode.INTERRUPTED: "Ctrl-C, SIGTERM or SIGHUP",

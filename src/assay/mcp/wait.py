@@ -1,4 +1,4 @@
-"""`assay wait`: for programs that have started runs and need them in some state."""
+"""`assay wait`: waits until runs are in a state that a program needs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Patterns = tuple[tuple[str, str], ...]
 
 @contextmanager
 def _as_until() -> Iterator[None]:
-    """Report a mistake in an expression with the name of this option."""
+    """Report a mistake in an expression as one in the option --until."""
     from assay.values.where import WhereError
 
     try:
@@ -70,7 +70,7 @@ def wait(request: WaitRequest, console: Console) -> int:
     without --until: a run did not end well.
     """
     if request.every and request.until is None:
-        raise UsageError("--all belongs to --until", "without both it waits until all runs have finished")
+        raise UsageError("--all belongs to --until", "without both, `assay wait` waits for all runs to finish")
     (location, *others), patterns = find_patterns([request.study], request.root)
     if others:
         raise UsageError(f"{request.study!r} names runs of several studies", "put the name of one study before it")
@@ -84,15 +84,15 @@ def wait(request: WaitRequest, console: Console) -> int:
 
 
 def _follow(location: StudyLocation, patterns: Patterns, request: WaitRequest, console: Console) -> dict[str, Any]:
-    """Check repeatedly with long pauses: as `assay ls` does, for runs of any supervisor."""
+    """Load the rows of the study repeatedly, as `assay ls` does, until the wait ends."""
     began, has_warned, is_lost = time.monotonic(), False, False
     with open_index_of([location]) as index:
         while True:
             looked = time.monotonic()
             data = load_all_rows(index, location, console)[1]
             try:
-                facts, is_lost = _look(data, location, patterns, request), False
-            except NotFoundError:  # a run that gets its directory during the check is neither planned nor there
+                facts, is_lost = _build_facts(data, location, patterns, request), False
+            except NotFoundError:  # a run whose directory is being created may be in neither the plan nor the index
                 if is_lost or not has_supervisor(data.rows, location):
                     raise
                 is_lost = True
@@ -108,8 +108,8 @@ def _follow(location: StudyLocation, patterns: Patterns, request: WaitRequest, c
             time.sleep(min(max(_PAUSE_S, _SHARE * (now - looked)), left_s))
 
 
-def _look(data: IndexTable, location: StudyLocation, patterns: Patterns, request: WaitRequest) -> dict[str, Any]:
-    """Return the line to print. An empty reason: the study goes on, and the condition does not hold yet."""
+def _build_facts(data: IndexTable, location: StudyLocation, patterns: Patterns, request: WaitRequest) -> dict[str, Any]:
+    """Return the line to print; its `reason` is empty if the study goes on and the condition does not hold yet."""
     chosen = match_rows(data, patterns) if patterns else range(len(data.rows))
     unknown: set[str] = set()
     with _as_until():

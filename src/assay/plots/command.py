@@ -1,4 +1,4 @@
-"""`assay plot`."""
+"""The command `assay plot`: its options, and its output on a terminal, in a file or as JSON."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def plot(request: PlotRequest, console: Console) -> int:
 
 
 def _build_facts(plot: Plot, selection: PlottedRuns, most: int) -> dict[str, Any]:
-    """Return the lines of a chart: each of a run, or of a group, with as many points as are kept."""
+    """Return the lines of a chart, each of a run or of a group; a long line is reduced to about `most` points."""
     chart = cast(LineChart, plot.chart)
     runs = dict(zip(build_labels(selection.rows), selection.rows, strict=True))
     lines = []

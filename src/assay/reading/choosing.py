@@ -63,7 +63,7 @@ FIELDS: dict[str, Callable[[RunRow], Any]] = {
 
 def choose_rows(where: Where, table: IndexTable, unknown: set[str] | None = None) -> list[int]:
     """Return the indexes of the rows that match. Rows beyond the columns of the metrics have no metrics. `unknown`
-    collects names that nothing has yet; without it they are refused."""
+    collects names that no run has yet; without it such names are refused."""
     _check_states(where, table)
 
     def resolve(name: Name) -> WhereColumn:
@@ -86,7 +86,7 @@ def _check_states(where: Where, table: IndexTable) -> None:
 
 
 def need_rows(where: Where, table: IndexTable, among: Sequence[int] | None = None) -> list[int]:
-    """Return the rows among these that match; raise an error with the existing values if nothing matches."""
+    """Return the indexes in `among` whose rows match; raise an error with the existing values if none does."""
     chosen = choose_rows(where, table)
     if among is not None:
         possible = set(among)

@@ -31,7 +31,7 @@ from assay.values.table import Column, Table
 MOST_METRICS = 3  # in addition to state, time and reason; `assay sum` shows more
 _REASON = "reason"
 NOT_STARTED = "not started"
-# The ranks by which columns leave a narrow table, the highest first.
+# The ranks by which the columns of metrics are dropped from a narrow table, the highest first.
 _METRIC_RANKS = (2, 6, 7)
 
 
@@ -81,7 +81,7 @@ def _list_study(index: Index, location: StudyLocation, known: StudyRow | None, c
 
 
 def _load_planned(location: StudyLocation) -> list[RunRow]:
-    """Return planned runs without a directory: their call waits for slots, or was interrupted or killed."""
+    """Return planned runs without a directory: their `assay run` waits for slots, or was interrupted or killed."""
     return [
         RunRow(f"{location.name}/{name}", location.name, name, run_id, State.QUEUED, 0, {})
         for name, run_id in run_directory.load_planned(location.dir).items()
@@ -89,7 +89,7 @@ def _load_planned(location: StudyLocation) -> list[RunRow]:
 
 
 def build_study_table(studies: Sequence[ListedStudy], now: float) -> Table:
-    """Build the table with counts of existing states; the newest activity is last, next to the prompt."""
+    """Build the table of studies with the states that occur; the newest activity is last, next to the prompt."""
     states = [state for state in (NOT_STARTED, *State) if any(study.counts.get(state) for study in studies)]
     several = len({study.root for study in studies}) > 1
     columns = [Column("study"), Column("runs", "number")]
@@ -109,7 +109,7 @@ def build_study_table(studies: Sequence[ListedStudy], now: float) -> Table:
 
 
 def build_study_facts(studies: Sequence[ListedStudy]) -> Table:
-    """Build the studies for machines: every state, absolute times."""
+    """Build the table of studies for programs: every state, absolute times."""
     columns = ("study", "root", "dir", "runs", "counts", "last_activity", "tags", "note")
     rows = [
         [
@@ -137,7 +137,7 @@ class ListedRun:
 
 
 def list_runs(index: Index, location: StudyLocation, options: SummaryOptions, console: Console) -> list[ListedRun]:
-    """List the runs of a study; only those of the options that choose and sort rows apply."""
+    """List the runs of a study; of `options`, only those that choose and sort rows apply."""
     count, data = load_all_rows(index, location, console)
     keep = select_rows(data, options.where, options.patterns, options.states)
     if options.sort:
@@ -149,7 +149,7 @@ def list_runs(index: Index, location: StudyLocation, options: SummaryOptions, co
 
 def load_all_rows(index: Index, location: StudyLocation, console: Console) -> tuple[int, IndexTable]:
     """Return the number of runs with a directory, and the current runs of a study followed by the planned ones."""
-    planned = _load_planned(location)  # first: a run that gets its directory now is found twice, not never
+    planned = _load_planned(location)  # loaded first: a run that gets its directory now is found twice, not never
     refresh_study(index, location, console)
     data = index.load_table([location.name])
     there = {row.folder for row in data.rows}
@@ -157,7 +157,7 @@ def load_all_rows(index: Index, location: StudyLocation, console: Console) -> tu
 
 
 def list_rows(data: IndexTable, keep: Sequence[int]) -> list[ListedRun]:
-    """Return these rows with their metrics; planned runs have none."""
+    """Return the rows at the indexes `keep` with their metrics; planned runs have no metrics."""
     metrics = data.metrics.items()
     return [
         ListedRun(
@@ -195,7 +195,7 @@ def describe_total(runs: Sequence[ListedRun], waiting: str = State.QUEUED) -> st
 
 @dataclass(frozen=True, slots=True)
 class RunTable:
-    """`remarks` are lines below the table: reasons that had no room in it."""
+    """A table of runs. `remarks` are lines below the table: reasons that did not fit into it."""
 
     table: Table
     remarks: tuple[str, ...] = ()
@@ -239,7 +239,7 @@ def build_run_table(
 
 
 def build_run_facts(runs: Sequence[ListedRun], location: StudyLocation, now: float) -> Table:
-    """Build everything that the index has of these runs, for machines."""
+    """Build a table of everything that the index has of these runs, for programs."""
     more = ("dir", "elapsed_s", "metrics", "overrides")
     columns = [Column(name) for name in (*OWN_FIELDS, *more)]
     waiting, rows = name_waiting([run.row for run in runs], location), []

@@ -29,7 +29,7 @@ class Checkpoint:
 
 
 def list_checkpoints(run_dir: str, patterns: Sequence[str]) -> list[Checkpoint]:
-    """Return complete checkpoints, newest first, as far as files show. Files inside of a checkpoint do not count."""
+    """Return the checkpoints whose files look complete, newest first. Files inside of a checkpoint are not listed."""
     fits = re.compile("|".join(map(_translate, patterns))).fullmatch
     found = []
     for folder, folders, files in os.walk(run_dir):
@@ -39,7 +39,7 @@ def list_checkpoints(run_dir: str, patterns: Sequence[str]) -> list[Checkpoint]:
         for name in [*folders, *files]:
             path = os.path.join(folder, name)
             relative = os.path.relpath(path, run_dir)
-            if fits(relative) and not _is_temporary(name) and (written_ns := _find_age(path)) is not None:
+            if fits(relative) and not _is_temporary(name) and (written_ns := _find_written_ns(path)) is not None:
                 found.append(Checkpoint(relative, written_ns))
                 folders[:] = [other for other in folders if other != name]
     return sorted(found, key=lambda each: (each.written_ns, each.numbers, each.path), reverse=True)
@@ -71,7 +71,7 @@ def _find_count(path: str) -> tuple[str, int] | None:
 
 
 def _translate(pattern: str) -> str:
-    """Translate a path pattern to a regular expression: `*` stays in its folder, `**/` is any number of folders."""
+    """Translate a path pattern to a regular expression: `*` matches no `/`, `**/` any number of folders."""
     parts = re.split(r"(\*\*/|\*|\?)", pattern.removeprefix("./"))
     return "".join(_WILD.get(part) or re.escape(part) for part in parts)
 
@@ -81,21 +81,21 @@ def _is_temporary(name: str) -> bool:
     return lowered.startswith((".", "tmp")) or lowered.endswith(_TEMPORARY) or f"{TEMPORARY_SUFFIX}." in lowered
 
 
-def _find_age(path: str) -> int | None:
-    """Return when it was written; for a folder the time of its newest file. None if it is empty, cut off or gone."""
-    ages = []
+def _find_written_ns(path: str) -> int | None:
+    """Return when a checkpoint (of a folder: its newest file) was written; None if it is empty, cut off or gone."""
+    times_ns = []
     with suppress(OSError):
         inside = [entry.path for entry in os.scandir(path) if entry.is_file()] if os.path.isdir(path) else [path]
         for file in inside:
             status = os.stat(file)
             if _is_cut(file) or (file == path and not status.st_size):
                 return None
-            ages.append(status.st_mtime_ns)
-    return max(ages, default=None)
+            times_ns.append(status.st_mtime_ns)
+    return max(times_ns, default=None)
 
 
 def _is_cut(path: str) -> bool:
-    """Whether a process was killed while it wrote this file; it shows only in archives such as torch's."""
+    """Return whether a file is an archive, such as torch's, that was cut off: other formats do not show it."""
     with open(path, "rb") as file:
         if file.read(len(_ZIP)) != _ZIP:
             return False

@@ -1,4 +1,4 @@
-"""A document as Markdown: for a comment under a change, or the summary page of a pipeline."""
+"""Renders a document as Markdown, for a comment on a pull request or the summary page of a pipeline."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ def _quote(text: str) -> str:
     ticks = "`"
     while ticks in text:
         ticks += "`"
-    room = " " if len(ticks) > 1 else ""
-    return f"{ticks}{room}{formatting.clean(text)}{room}{ticks}"
+    padding = " " if len(ticks) > 1 else ""
+    return f"{ticks}{padding}{formatting.clean(text)}{padding}{ticks}"
 
 
 def _render_findings(block: doc.Findings) -> str:
     lines = []
-    for each in block.items[: block.most]:  # each item is one line, so that the ends of the others stay visible
+    for each in block.items[: block.most]:  # the lines of a message are joined: each item is one line
         message = "; ".join(line.strip().rstrip(";") for line in each.message.splitlines() if line.strip())
         lines.append(f"- **{each.kind}** {_text(each.subject) + ': ' if each.subject else ''}{_text(message)}")
     more = len(block.items) - block.most

@@ -1,11 +1,11 @@
 """Dataclasses and named tuples whose definition is six and three times faster than in the standard library.
 
-Each start of `assay run` defines a hundred of them. The standard library compiles up to six methods for each and
-imports `inspect`; here a class has one generated method, `__init__`, and shares the others. All classes have slots.
-`dataclasses.fields`, `asdict`, `replace` and `is_dataclass` accept them; options that Assay does not use are missing.
-A named tuple is one of `collections`; that of `typing` first compiles the annotation of each field. Modules that
-`assay run` and `assay sum`, model checks, benchmarks and golden recordings load use this module; a type checker sees
-the standard library's.
+Each start of `assay run` defines a hundred dataclasses. The standard library compiles up to six methods for each class
+and imports `inspect`; here a class has one generated method, `__init__`, and shares the others. All classes have slots.
+`dataclasses.fields`, `asdict`, `replace` and `is_dataclass` accept these classes; options that Assay does not use are
+missing. A named tuple is made by `collections.namedtuple`: `typing.NamedTuple` first compiles each field's annotation.
+Modules that `assay run` and `assay sum`, model checks, benchmarks and golden recordings load use this module; a type
+checker sees the classes of the standard library.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _NOT_COPIED = ("__dict__", "__weakref__")
 
 
 class Field:
-    """The description of one field, with the names of the standard library."""
+    """The description of one field, with the attribute names of `dataclasses.Field`."""
 
     __slots__ = ("compare", "default", "default_factory", "init", "name", "repr")
 
@@ -74,7 +74,7 @@ def _replace(value: Any, /, **changes: Any) -> Any:
 
 
 def _asdict(value: Any) -> Any:
-    """Return the fields as a dict for JSON, without copies of the values inside."""
+    """Return the fields of a dataclass as a dict for JSON; only containers of values are copied."""
     if hasattr(value, "__dataclass_fields__"):
         return {name: _asdict(getattr(value, name)) for name in value.__dataclass_fields__}
     if isinstance(value, dict):
@@ -83,7 +83,7 @@ def _asdict(value: Any) -> Any:
 
 
 class _NamedTupleMeta(type):
-    """Builds a named tuple from a class body, with everything in the body besides the fields."""
+    """Builds a named tuple from a class body, including the methods and other attributes in the body."""
 
     def __new__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any]) -> Any:  # noqa: ARG004
         names = namespace["__annotations__"]
@@ -122,7 +122,7 @@ def _build_class(cls: Any, frozen: bool) -> Any:
     built = type(cls)(cls.__name__, cls.__bases__, namespace)
     built.__qualname__ = cls.__qualname__
     if "__init__" not in namespace:
-        # compiled with the first value: a command makes values of only half of the classes that it loads
+        # `__init__` is compiled for the first instance: a command uses only half of the classes that it loads
         def __init__(self: Any, *values: Any, **named: Any) -> None:  # noqa: N807 becomes the method of the class
             built.__init__ = _build_init(built, known, frozen)
             built.__init__(self, *values, **named)
@@ -144,7 +144,7 @@ def _build_init(cls: Any, known: dict[str, Field], frozen: bool) -> Callable[...
             names[f"_default_{name}"] = each.default
             value = name if each.init else f"_default_{name}"
         elif not each.init:
-            continue  # __post_init__ sets it
+            continue  # __post_init__ sets this field
         if each.init:
             parameters.append(f"{name}=_default_{name}" if f"_default_{name}" in names else name)
         if frozen:

@@ -1,4 +1,4 @@
-"""`assay trace bisect`: which step, which module, which operation, in three executions of each side; the report."""
+"""`assay trace bisect`: finds the step, module and operation that first differ, in three executions of each side."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Repro:
-    """A folder that was written. `opinion`: None with the reason in `problem`."""
+    """The folder of repro.py, if it was written. `opinion`: what it found; None with the reason in `problem`."""
 
     folder: str | None
     opinion: Opinion | None = None
@@ -168,12 +168,12 @@ class Bisector:
                 title = f"{parting.module or OUTERMOST} in step {step}: {parting.text}"
                 self.parting, self.repro = parting, write_repro(parting, folders, target, title)
                 return
-        self.notes.append("no operation that was recorded differs: it is inside of a compiled region")
+        self.notes.append("no operation that was recorded differs: the difference is inside of a compiled region")
 
     # ------------------------------------------------------------ executions
 
     def _execute(self, what: str, settings: TraceSettings, words: str = "", before: Stage | None = None) -> Stage:
-        """Execute both sides. `before`: the stage whose finding this one only has to explain."""
+        """Execute both sides. `before`: the stage whose finding this execution only has to explain."""
         number = len(self.stages) + 1
         self._console.message(f"execution {number} of at most 3, both sides: {what}")
         specs = {side: self._build_spec(side, number, settings, words) for side in SIDES}
@@ -210,7 +210,7 @@ class Bisector:
         return trace_spec(replace(spec, code=_SNAPSHOT) if self.codes[side].hash else spec, settings)
 
     def _find_checkpoint(self, stage: Stage, step: int) -> str:
-        """Return the words that start both sides from A's last checkpoint before a step: they are equal up to it."""
+        """Return the words that start both sides from A's last checkpoint before a step: A and B are equal up to it."""
         if not self._request.resume:
             return ""
         written = [each for each in list_checkpoints(stage.runs[0], CHECKPOINT_FILES) if each.numbers]
@@ -274,7 +274,7 @@ def write_repro(parting: Parting, folders: tuple[str, str], target: str, title: 
     path = os.path.join(target, "repro.py")
     with open(path, "w", encoding="utf-8") as file:
         file.write(text.replace("TITLE", title.replace("\\", "/").replace('"', "'")))
-    return _execute(path, str(parting.call.get("executable")))
+    return _run_repro(path, str(parting.call.get("executable")))
 
 
 def _write_call(call: Call, kept: str, path: str) -> None:
@@ -292,25 +292,25 @@ def _write_call(call: Call, kept: str, path: str) -> None:
         json.dump(own, file)
 
 
-def _execute(path: str, executable: str) -> Repro:
+def _run_repro(path: str, executable: str) -> Repro:
     """Execute the repro with the interpreter of side B, if that is on this machine."""
     python, folder = executable if os.path.exists(executable) else sys.executable, os.path.dirname(path)
     try:
         done = subprocess.run([python, path], capture_output=True, text=True, timeout=_LIMIT_S, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
-        return Repro(folder, problem=f"float64 was not asked: {error}")
+        return Repro(folder, problem=f"float64 was not computed: {error}")
     if found := _FIGURES.search(done.stdout):
         return Repro(folder, Opinion(*map(float, found.groups())))
     lines = (done.stderr.strip() or done.stdout.strip() or "it printed nothing").splitlines()
-    is_said = lines[-1].startswith("float64 ")  # no opinion: the operation has no such kernel
-    return Repro(folder, problem=lines[-1] if is_said else f"float64 was not asked: {lines[-1]}")
+    has_reason = lines[-1].startswith("float64 ")  # the operation has no kernel for float64
+    return Repro(folder, problem=lines[-1] if has_reason else f"float64 was not computed: {lines[-1]}")
 
 
 # ---------------------------------------------------------------- the command and its document
 
 
 def bisect(request: TraceBisectRequest, console: Console) -> int:
-    """Say which operation of which module, in which step, made two executions of a program differ.
+    """Find which operation of which module, in which step, made two executions of a program differ.
 
     \b
     assay trace bisect --b-command 'python train.py --fused' -- python train.py

@@ -15,8 +15,8 @@ How a product builds a document (`golden/report/document.py` is a full example):
     )
 
 Renderers: `show.terminal_report.render_terminal(document, width=, color=, plain=)`, `show.markdown.render_markdown`,
-`show.html.render_html`, `show.junit.render_junit`, `show.formatting.render_facts`. They clean and escape every text:
-a builder passes raw text of users' files, logs and programs, and never markup or colours.
+`show.html.render_html`, `show.junit.render_junit`, `show.formatting.render_facts`. Renderers clean and escape all
+texts: a builder passes raw text of users' files, logs and programs, and never markup or colours.
 
 If formats must differ, the builder uses `Only`; a renderer never distinguishes products.
 
@@ -38,7 +38,7 @@ Format = Literal["terminal", "markdown", "html"]
 
 
 class Span:
-    """A text and its role. It is not a tuple, to differ from a tuple of texts and to be shown in a cell of a table."""
+    """A text and its role. A span is not a tuple: it differs from a tuple of texts, and can be in a cell of a table."""
 
     __slots__ = ("role", "text")
 
@@ -110,8 +110,8 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class TableBlock:
-    """`notes`: texts below each row on a page. `roles`: for each row a verdict kind, or ""; a second word `first` marks
-    the most important row. `breaks`: index of a row → a line before it (for rows that were left out).
+    """A table. `notes`: texts below each row on a page. `roles`: for each row a verdict kind, or ""; a second word
+    `first` marks the most important row. `breaks`: index of a row → a line before it (for rows that were left out).
 
     On a narrow terminal columns get their short names, then those of the highest rank are dropped, and `hint` names
     where they are shown. With `split_by` (a column's name) there is instead one table for each value of that column;
@@ -203,7 +203,7 @@ class Panel:
     y_range: tuple[float, float] | None = None  # None: the range of the points
     ticks: Sequence[tuple[float, str]] | None = None  # None: round numbers
     height: int = 150
-    label: str = ""  # of the y axis
+    label: str = ""  # label of the y axis
     labels: Sequence[tuple[float, float, str]] = ()  # x, y, and a text to the left of it
 
 
@@ -261,7 +261,7 @@ Block: TypeAlias = (
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """`type` replaces the verdict's name; `excuse`: why it is skipped although it did not pass; `text`: the body."""
+    """A test case. `type`: replaces the verdict's name. `excuse`: why a failed case is skipped. `text`: the body."""
 
     classname: str
     name: str

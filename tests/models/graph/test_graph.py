@@ -228,7 +228,7 @@ def test_missing_or_cut_external_data_names_the_file(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"m\.data has 5 bytes, 'w' ends at 8192"):
         load_model(path)
     (tmp_path / "m.data").unlink()
-    with pytest.raises(UsageError, match=r"m\.data is missing \(the tensor 'w'"):
+    with pytest.raises(UsageError, match=r"m\.data is missing \(it contains the tensor 'w'"):
         load_model(path)
 
 

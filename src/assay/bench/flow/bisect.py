@@ -1,4 +1,4 @@
-"""`assay bench bisect`: which commit made a metric worse. Every commit runs in turns with the good one.
+"""`assay bench bisect`: finds the commit that made a metric worse. Every commit runs in turns with the good end.
 
 Each answer is written to a log at once, and what to try next is a pure function of that log (judge/bisection.py): so a
 search that was killed continues when the command is given again.
@@ -54,14 +54,14 @@ class CommitAnswer:
 
 @dataclass(frozen=True, slots=True)
 class BenchBisect:
-    """The result of the search."""
+    """The result of a search for the commit that made a metric worse."""
 
     method: str
     metric: str
     good: Commit
     bad: Commit
     log: str
-    commits: int  # between the ends, the bad one included
+    commits: int  # number of commits after the good end, the bad end included
     answers: tuple[CommitAnswer, ...]
     culprit: Commit | None = None
     suspects: tuple[Commit, ...] = ()
@@ -140,7 +140,7 @@ class _Search:
         return replace(found, suspects=suspects, culprit=suspects[0], evidence=proof[-1] if proof else None)
 
     def _try_commit(self, good: Commit, commit: Commit, *, is_bad_end: bool) -> tuple[CommitAnswer, str | None]:
-        """Compare a commit with the good one. Return the outcome, and the signal that interrupted it, if any."""
+        """Compare a commit with the good one; return the answer, and the signal of an interruption, if any."""
         began, sha = time.monotonic(), commit.sha
         try:
             variants = (check_out(self.checkouts, "base", good), check_out(self.checkouts, "head", commit))
@@ -148,7 +148,7 @@ class _Search:
             report = contest.run_round(confirmed=True)
         except NotFoundError:
             if is_bad_end:
-                raise  # the name is probably wrong: trying other commits would find nothing
+                raise  # the metric's name is probably wrong: trying other commits would find nothing
             return CommitAnswer(sha, "skip", f"it does not report {self.options.metrics[0]}", at=time.time()), None
         except UsageError as error:  # the commit does not build, or has no such folder
             return CommitAnswer(sha, "skip", error.message, at=time.time()), None

@@ -1,8 +1,8 @@
 """`assay bench history` and `triage`: where a metric changed, by how much, between which commits, and by what cause.
 
 Executions that cannot be compared are never in one series: each label and each environment (processor, accelerator,
-driver, framework, versions) has its own. Where one environment or label follows another, the levels on both sides are
-compared, and the change lists what else changed there.
+driver, framework, versions) has its own series. Where one environment or label follows another, the levels on both
+sides are compared, and the change lists what else changed there.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ ASSERTED = 0.05  # smallest change that would surely have been found, if the ver
 class HistoryOptions:
     root: str | None = None
     label: str | None = None
-    min_effect: float | None = None  # smaller ones are not reported, and a PASS means that there is none of this size
+    min_effect: float | None = None  # smaller changes are not reported, and a PASS excludes larger ones
     recent: int | None = None  # only changes within the last N executions of a series raise an alarm
     everything: bool = False  # contaminated and profiled executions count as well
     direction: Direction | None = None
@@ -123,7 +123,7 @@ def load_histories(
     location = find_location(options.root)
     executions = [each for each in load_executions(location, method, console) if options.is_recent(each.at)]
     if not executions:
-        raise UsageError("nothing was executed since then", "`assay bench history` without --since looks at everything")
+        raise UsageError("no execution is newer than the date of --since", "leave --since out to see all executions")
     meant = [execution for execution in executions if options.label in (None, execution.label)]
     if options.label is not None and not meant:
         raise NotFoundError("label", options.label, sorted({each.label for each in executions if each.label}))
@@ -161,19 +161,19 @@ def parse_date(text: str) -> float | None:
 def load_changes(
     metric: str | None, method: str | None, options: HistoryOptions, console: Console = SILENT
 ) -> tuple[list[LastingChange], int, int]:
-    """Load all lasting changes of every benchmark, oldest first; how many histories were judged, and how many are too
-    short. Levels before `since` are known, but changes before it are left out."""
+    """Return all lasting changes of every benchmark, oldest first, and the number of judged and of too short histories.
+    Levels before `since` are used, but changes before it are left out."""
     location = find_location(options.root)
     executions = load_executions(location, method, console)
     names = {(each.method, name) for each in executions for name in each.numbers if metric in (None, name)}
     if not names:
         raise NotFoundError("metric", metric or "", sorted({name for each in executions for name in each.numbers}))
-    triage, looked = load_triage(location.dir), 0
-    groups: dict[tuple[str, str], list[tuple[str, MetricChange]]] = {}  # by benchmark and first execution of the change
+    triage, judged = load_triage(location.dir), 0
+    groups: dict[tuple[str, str], list[tuple[str, MetricChange]]] = {}  # key: benchmark, first execution of the change
     for name, each in sorted(names):
         with suppress(UsageError):  # the history is too short
             history = build_history(name, each, [e for e in executions if e.method == name], options, triage)
-            looked += any(len(series.points) >= SHORTEST_SERIES for series in history.series)
+            judged += any(len(series.points) >= SHORTEST_SERIES for series in history.series)
             for change in filter(lambda change: options.is_recent(change.at), _list_lasting(history)):
                 groups.setdefault((name, change.execution_id), []).append((each, change))
     found = []
@@ -181,7 +181,7 @@ def load_changes(
         ordered = sorted(together, key=lambda pair: (pair[0] != WALL_TIME, -abs(pair[1].step.effect)))
         found.append(LastingChange(name, tuple(ordered), options.render_command(ordered[0][0], name)))
     found.sort(key=lambda each: (each.first.at or 0.0, each.method))
-    return found, looked, len(names) - looked
+    return found, judged, len(names) - judged
 
 
 def _list_lasting(history: MetricHistory) -> Iterator[MetricChange]:
@@ -261,7 +261,7 @@ def _advise_confirm(execution: BenchExecution) -> str:
 
 
 def find_doubt(execution: BenchExecution, metric: str, invalid: set[str], everything: bool) -> str | None:
-    """Return why a value does not count, or differs from that of an ordinary execution. None: it counts."""
+    """Return why a value does not count, or differs from that of an ordinary execution; None if it counts."""
     if execution.execution_id in invalid:
         return "declared invalid"
     if execution.refused:
@@ -322,9 +322,9 @@ class _MetricJudge:
         self.triages = [each for each in triage if each.method == method and each.metric == metric]
         self.invalid = find_invalid(executions, self.triages)
         self.kept: list[BenchExecution] = []
-        self.aside: list[BenchExecution] = []  # disturbed: they do not count, and are drawn grey
+        self.aside: list[BenchExecution] = []  # disturbed executions, which do not count and are drawn grey
         self.left_out: dict[str, int] = {}  # reason → how many executions do not count
-        self.newest: BenchExecution | None = None  # of the executions of this history; an interrupted one is ignored
+        self.newest: BenchExecution | None = None  # of this history's executions that were not interrupted
         for execution in executions:
             reason = self._why_not(execution)
             if reason is None:
@@ -358,7 +358,7 @@ class _MetricJudge:
             why = "".join(f"; {number} left out: {reason}" for reason, number in self.left_out.items())
             what = f"{self.method} has {render_count(count, 'execution')} with {self.metric}"
             raise UsageError(f"{what}: too few for a history{why}", self._advise())
-        # CPU time is judged instead where the load of others disturbed the other metrics
+        # CPU time is judged instead where the load of other processes disturbed the other metrics
         quiet = [each for each in self.aside if CPU_TIME in each.numbers and not each.find_disturbance(CPU_TIME)]
         is_better = len(quiet) >= FEWEST and self.metric != CPU_TIME
         history = MetricHistory(
@@ -377,7 +377,7 @@ class _MetricJudge:
         return replace(history, verdict=judge_history(history, self.options.recent, self.options.asserted))
 
     def _advise(self) -> str:
-        """Advise to include executions that were left out."""
+        """Advise to run the benchmark again, or to include executions that were left out."""
         command = render_again(self.executions[-1], self.options.root) if self.executions else ""
         again = f"run it again: `{command}`" if command else "measure it again, as before"
         spare = sum(self.left_out.get(reason, 0) for reason in TAKEN_BY_ALL)
@@ -386,7 +386,7 @@ class _MetricJudge:
         return advise_all(self.left_out) if spare else again
 
     def _describe_newest(self) -> str:
-        """Describe why the newest execution failed: it has no level, or violates its bounds at its usual speed."""
+        """Describe why the newest execution failed: it reported no value, or it did not succeed in spite of a value."""
         newest, metric = self.newest, self.metric
         if newest is None or newest.execution_id in self.invalid:
             return ""
@@ -453,7 +453,7 @@ class _MetricJudge:
         return replace(
             series,
             changes=tuple(changes),
-            detectable=visible and max(visible, options.reported),  # a smaller one is not reported
+            detectable=visible and max(visible, options.reported),  # a smaller change is not reported
             needed=count_needed(quiet, options.asserted, known),
             alone=find_alone(quiet, known, options.asserted),
         )
@@ -503,14 +503,14 @@ class _MetricJudge:
         """Build the move between two levels; None if both levels are known and equal."""
         counts = Counter(find_series(execution) for execution in found[:index])
         known = [execution for execution in found[:index] if counts[find_series(execution)] >= FEWEST_MOVED]
-        before, after = (known or found[:index])[-1], found[index]  # in a series with enough executions
+        before, after = (known or found[:index])[-1], found[index]  # `before` is in a series with enough executions
         old = self._collect(found[:index], before)[-_SIDE:]
         new = self._collect(found[index:], after)[:_SIDE]
         few = len(new) if min(len(old), len(new)) < FEWEST_MOVED else 0
         step = compare_medians(old, new, index) if few else compare_levels(old, new, index)
         if step is None and len(new) < SHORTEST_SERIES and self._is_open(old, new):
             few, step = len(new), compare_medians(old, new, index)
-        if step is None or few >= SHORTEST_SERIES:  # enough executions for a history of their own
+        if step is None or few >= SHORTEST_SERIES:  # the new executions are enough for a history of their own
             return None
         what = "label" if before.fingerprint == after.fingerprint else "environment"
         label = (f"label {before.label or 'none'} → {after.label or 'none'}",) if before.label != after.label else ()
@@ -542,7 +542,7 @@ class _MetricJudge:
     def _still_holds(
         self, found: Sequence[BenchExecution], index: int, before: BenchExecution, step: LevelStep, *, young: bool
     ) -> bool:
-        """Return False if the old or a third environment has the old level since: the code is not the cause."""
+        """Return False if the old or a third environment has had the old level since: the code is not the cause."""
         after, newest = found[index], found[-1]
         back = self._collect(found[index:], before)[-_SIDE:]
         if back and not _holds(step, find_median(back)):
@@ -586,7 +586,7 @@ def triage_change(
     """Store the judgement of a change: `name` is its first execution, a commit of its range, or `last`."""
     location = find_location(root)
     meant = None
-    if judgement == "open":  # it revokes an earlier judgement: `invalid` may have left too few for a history
+    if judgement == "open":  # `open` revokes an earlier judgement: `invalid` may have left too few for a history
         triages = [e for e in load_triage(location.dir) if e.metric == metric and is_named(method, e.method)]
         latest = [each for each in latest_triage(triages) if each.judgement != "open"]
         meant = next((each for each in reversed(latest) if name in (LAST, each.execution_id)), None)

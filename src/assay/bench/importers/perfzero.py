@@ -99,7 +99,7 @@ def parse_perfzero(sample: Sample) -> Iterator[BenchExecution]:
 
 
 def _parse_metrics(result: ForeignFields) -> tuple[dict[str, float], Bounds]:
-    """Parse the metrics. A value is required: a metric without one is invalid."""
+    """Parse the metrics of a result. A metric without a value gets NaN, which is judged as invalid."""
     parts = {metric.need_text("name"): metric for metric in result.parts("metrics", "metric")}
     numbers = {name: metric.number("value") if "value" in metric else float("nan") for name, metric in parts.items()}
     bounds = {name: (metric.number("min_value"), metric.number("max_value")) for name, metric in parts.items()}
@@ -112,7 +112,7 @@ def _parse_metrics(result: ForeignFields) -> tuple[dict[str, float], Bounds]:
 def _find_failure(
     result: ForeignFields, info: ForeignFields, numbers: Mapping[str, float], bounds: Bounds
 ) -> tuple[str | None, tuple[str, ...]]:
-    """Return why there is no result, or what is wrong with one: a violated bound is a failure that has a result."""
+    """Return why a benchmark has no result, or what is wrong with its result, such as a violated bound."""
     if result.values.get("succeeded", True) or _is_refused(result, info):
         return None, ()
     reasons = tuple(str(reason) for reason in result.items("findings"))

@@ -16,14 +16,14 @@ from assay.system.fast_dataclasses import replace
 from assay.values.verdict import VerdictKind
 
 QUESTION = "environment or code?"
-# benchmarks/busy.py: growth of a time, as a logarithm, per additional fraction of all cores that others use
+# benchmarks/busy.py: growth of a time, as a logarithm, per additional fraction of all cores in use by others
 LOAD_SLOPE = 1.0
-LEAST_SHIFT = 0.05  # of all cores; a smaller difference of the load is chance
-shorten = partial(join_first, most=4)  # names so many differences in a message, and counts the others
+LEAST_SHIFT = 0.05  # fraction of all cores; a smaller difference of the load is chance
+shorten = partial(join_first, most=4)  # a message names the first differences, and counts the others
 
 Environment = Mapping[str, str]
 Environments = Mapping[str, Environment]  # fingerprint → environment
-# fingerprints of base and head, what distinguishes them from the others that are compared, how they differ
+# fingerprints of base and head, the name of the environment among those that are compared, how both differ
 Match = tuple[str, str, str, tuple[str, ...]]
 Code = Literal["same", "edited", "other", "unknown"]
 _BLAMES: Mapping[Code, tuple[Cause, str]] = {  # causes if the environment is the same on both sides
@@ -41,7 +41,7 @@ _MOVES: Mapping[Code, tuple[Cause, str]] = {  # causes if the environment or the
 
 
 def match_environments(base: Environments, head: Environments) -> list[Match]:
-    """Match the environments that both sides have, or else the two that differ least: these are not judged."""
+    """Match the environments that both sides have, or else the two that differ least, which are not judged."""
     common = [fingerprint for fingerprint in base if fingerprint in head]
     if common:
         names = name_environments({fingerprint: base[fingerprint] for fingerprint in common})
@@ -75,7 +75,7 @@ def describe_differences(before: Environment, after: Environment) -> tuple[str, 
 
 def doubt(comparison: SampleComparison, differences: Sequence[str], code: str) -> SampleComparison:
     """Make a comparison between different environments INCONCLUSIVE; its results are kept. Missing and invalid values
-    (`p` None, but not for lack of trials) are not caused by the environment: that verdict stays."""
+    (`p` None, but not for lack of trials) are not caused by the environment: their verdict stays."""
     if comparison.p is None and comparison.kind is not VerdictKind.INCONCLUSIVE:
         return comparison
     message = f"{QUESTION} The environments differ ({shorten(differences)}){code}: {comparison.message}"
@@ -112,11 +112,11 @@ def attribute_move(before: str | None, after: str | None, what: str = "environme
 
 # ---------------------------------------------------------------- load or code
 
-Loads = Sequence[float | None]  # for each execution: the fraction of all cores that others used
+Loads = Sequence[float | None]  # for each execution: the fraction of all cores that other processes used
 
 
 def measure_load_shift(before: Loads, after: Loads) -> float:
-    """Return how much more others used after than before; 0 if as much, or unknown for most executions."""
+    """Return how much more other processes used after than before; 0 if about equal, or unknown for most executions."""
     sides = [[load for load in loads if load is not None] for loads in (before, after)]
     if any(2 * len(known) <= len(loads) for known, loads in zip(sides, (before, after), strict=True)):
         return 0.0
@@ -125,7 +125,7 @@ def measure_load_shift(before: Loads, after: Loads) -> float:
 
 
 def can_load_explain(effect: float, before: Loads, after: Loads, *, is_worse: bool) -> bool:
-    """Return whether the load of others may be the whole reason for a change of a time or rate."""
+    """Return whether the load of other processes may be the whole reason for a change of a time or rate."""
     shift = measure_load_shift(before, after)
     return (shift > 0) == is_worse and abs(math.log1p(max(effect, -1 + 1e-9))) <= LOAD_SLOPE * abs(shift)
 

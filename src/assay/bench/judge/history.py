@@ -1,6 +1,6 @@
 """The verdict on a history: is the current level worse, since when, and has the change been triaged?
 
-It also judges the newest executions, which are too few for a step, and moves from one environment or label to another,
+The module also judges newest executions that are too few for a step, and moves between environments or labels,
 and finds trends of a series and the smallest change that it could have shown.
 """
 
@@ -44,22 +44,22 @@ FEWEST_MOVED = find_fewest(_MOVE_ALPHA)  # executions on either side; fewer cann
 
 SHORTEST_TREND = 8  # points
 MOST_BLOCKS = 60  # blocks of a long series
-MOST_AUTOCORRELATION = 0.9  # about a line: an uneven trend looks like autocorrelation
+MOST_AUTOCORRELATION = 0.9  # of residuals about a line: an uneven trend looks like autocorrelation
 # points: the step, in units of sigma, that is found in 90% of series when it is present in their last third
 VISIBLE = {6: 7.5, 8: 6.0, 12: 4.7, 16: 4.2, 24: 4.0, 36: 2.8, 50: 2.3, 80: 1.8, 120: 1.6}
-FAR_OUT = 4.0  # sigma from the level: an outlier
+FAR_OUT = 4.0  # distance of an outlier from the level, in sigma
 MOST_OUTLIERS = 0.1  # fraction of all points: if more are far from the level that most have, that level is not exact
-BLOWN_UP = 8.0  # a newest third that is so many times as noisy as all: a change would have to be visible in it
+BLOWN_UP = 8.0  # if the newest third is this many times as noisy as all points, a change must be visible in its noise
 OUTLIERS_COST = 300.0  # times outliers / points²: how much higher the step must be
 
 # chosen with seeds below 100,000 of benchmarks/newest.py
 MOST_NEWEST = 5  # the number of executions at the end that are compared with all before them
 FEWEST_BEFORE = 4
-NEWEST_RATE = 0.0005  # rate of false alarms in normal noise, on either side; for two and more twice that
+NEWEST_RATE = 0.0005  # rate of false alarms in normal noise, on either side; for two and more executions twice that
 RARE = 0.02  # fraction of the earlier executions that may be farther off
-FEWEST_RARE = 20  # of this many or more, one may be farther off
-FARTHER = 1.5  # a tail is so many times as far off as its neighbours were
-FOUND = 0.1  # fraction of changes of the newest execution alone, of the size stated as visible, that are missed
+FEWEST_RARE = 20  # of this many or more earlier executions, one may be farther off
+FARTHER = 1.5  # an outlying tail is at least this many times as far off as earlier neighbours were
+MISSED = 0.1  # fraction of changes of the newest execution alone, of the size stated as visible, that are missed
 IMPROBABLE = 2.0  # an improvement by this factor: programs that skip their work are fast
 
 
@@ -219,18 +219,18 @@ def describe_few(old: Sequence[float], new: Sequence[float], what: str = "enviro
 class Newest:
     """The last executions of a series against all before them, in units of the signal."""
 
-    level: float  # of the executions before them
-    bound: float  # a tail that is farther off as a whole is outlying
+    level: float  # level of the executions before the last ones
+    bound: float  # last executions that are all farther off are outlying
     noise: float
-    step: LevelStep | None  # None: they are not outlying
+    step: LevelStep | None  # None: the last executions are not outlying
 
 
 def measure_newest(signal: Signal, known: Sequence[LevelStep] | LevelStep, count: int) -> Newest | None:
     """Measure the last `count` executions; None: there are too few before them.
 
-    They are outlying if each of them is farther off, to the same side, than chance allows in normal noise, and
-    `FARTHER` times as far off as as many neighbours were before: so noise with outliers or two modes is known by its
-    past.
+    The executions are outlying if each is farther off, to the same side, than chance allows in normal noise, and at
+    least `FARTHER` times as far off as the same number of neighbours were before: so noise with outliers or two modes
+    is recognised.
     """
     *older, last = _split_known(signal, known)
     before, tail = last[:-count], last[-count:]
@@ -257,7 +257,7 @@ def measure_newest(signal: Signal, known: Sequence[LevelStep] | LevelStep, count
 
 
 def _find_farthest(parts: Sequence[Array], count: int) -> float:
-    """Return how far off `count` neighbours were together, to one side; the rarest are left out."""
+    """Return the largest distance to one side of the level that `count` neighbours all had; the rarest are left out."""
     windows = [np.lib.stride_tricks.sliding_window_view(part, count) for part in parts if len(part) >= count]
     if not windows:
         return 0.0
@@ -286,8 +286,8 @@ def separate_newest(
 
     A level has at least `SHORTEST_PIECE` executions, so the search puts the last two together with one of the old level
     or finds nothing; where the group is long enough for a level, the step that was found begins where the group does.
-    With fewer than `FEWEST_BEFORE` before it the step stays where it was found: a group cannot begin there.
-    Where some of the last few are at the old level they are not a level but outliers, or the old level has outliers.
+    With fewer than `FEWEST_BEFORE` executions before a step, it stays where it was found: no group can begin there.
+    If some of the last executions are at the old level, the others are outliers, or the old level has outliers.
     """
     length = len(values) - steps[-1].at if steps else len(values)
     is_short = bool(steps) and length <= MOST_NEWEST
@@ -297,7 +297,7 @@ def separate_newest(
     if found is None and is_short:
         tail, step = values[steps[-1].at :], steps[-1]
         away = [value for value in tail if abs(value - step.before) > abs(value - step.after)] or tail
-        mixed = compare_medians([step.before], away, step.at)  # by those that are not at the old level
+        mixed = compare_medians([step.before], away, step.at)  # without the values at the old level
         return (earlier, mixed) if count_back(tail, mixed) else (tuple(steps), None)
     if found is None:
         return tuple(steps), None
@@ -320,8 +320,8 @@ def find_alone(
     found = measure_newest(signal, known, 1) if signal is not None else None
     if signal is None or found is None:
         return None
-    room = normal_quantile(FOUND) * found.noise
-    outlying, apart = (abs(signal.relate(height, found.level)) for height in (found.bound + room, room))
+    margin = normal_quantile(MISSED) * found.noise
+    outlying, apart = (abs(signal.relate(height, found.level)) for height in (found.bound + margin, margin))
     return max(outlying, least + (1 + least) * apart)
 
 
@@ -381,10 +381,10 @@ class Visibility:
     signal: Signal
     noise: float  # sigma, in units of the signal
     outliers: int
-    level: float  # of the newest points
+    level: float  # level of the newest points
 
     def find_smallest(self, points: int) -> float:
-        """Return the smallest step, relative to the level, that so many points would show."""
+        """Return the smallest step, relative to the level, that a history of `points` points would show."""
         height = float(np.interp(math.log(points), [math.log(n) for n in VISIBLE], list(VISIBLE.values())))
         fraction = self.outliers / len(self.signal.x)
         up = height * self.noise * (1 + OUTLIERS_COST * fraction / points)
@@ -413,7 +413,7 @@ def _split_known(signal: Signal, known: Sequence[LevelStep] | LevelStep) -> list
     if not isinstance(known, LevelStep):
         return split_pieces(signal.x, [int(np.searchsorted(signal.indices, change.at)) for change in known])
     times = np.arange(len(signal.x)) - (len(signal.x) - 1)
-    return [signal.x - fit_slope(signal.x, times)[0] * times]  # unchanged at the newest value
+    return [signal.x - fit_slope(signal.x, times)[0] * times]  # without the trend; the newest value is unchanged
 
 
 def find_detectable(values: Sequence[float | None], known: Sequence[LevelStep] | LevelStep = ()) -> float | None:

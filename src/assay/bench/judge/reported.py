@@ -20,7 +20,7 @@ _PLAIN = ("iters", "cpu_time", "wall_time", "throughput")
 
 
 def judge_report(name: str, reported: ChildReport, ending: ProcessEnd, *, is_command: bool = False) -> BenchResult:
-    """Judge a report. Without any report `wall_time` is -1 and a benchmark failed; for a command it is its duration."""
+    """Judge the reports of a benchmark. Without any it failed, and `wall_time` is -1; a command's is its duration."""
     merged = _merge(reported.reports)
     measured = {}
     if is_command:  # measured by our wrapper; if that was killed, from the shell's start to its end
@@ -39,7 +39,7 @@ def judge_report(name: str, reported: ChildReport, ending: ProcessEnd, *, is_com
         *([] if has_exception or skipped else _find_silence(name, merged, reported)),
         *_find_bad_numbers(name, measured.items()),
     ]
-    # including reports of which a later one has replaced a part
+    # every report is judged, also one of which a later report has replaced a part
     for number, (prefix, report) in enumerate(_find_prefixes(reported.reports), 1):
         where = f" (report {number} of {len(reported.reports)})" if len(reported.reports) > 1 else ""
         findings += [replace(found, message=found.message + where) for found in _judge_one(name, report, prefix)]
@@ -72,7 +72,7 @@ class _Merged:
 
 
 def _merge(reports: Sequence[Mapping[str, Any]]) -> _Merged:
-    """Merge reports. Later ones add metrics, or replace those of the same name. Metrics of reports under other names
+    """Merge reports: later ones add metrics, or replace those of the same name. Metrics of reports under other names
     are prefixed with that name; the first report's own name is the benchmark's."""
     merged = _Merged()
     has_others = len({report.get("name") for report in reports} - {None}) > 1
@@ -136,7 +136,7 @@ def _find_end(name: str, reported: ChildReport, ending: ProcessEnd, is_command: 
     elif error and not (reported.end or {}).get("ok"):
         kind, text = error.get("type", ""), error.get("message", "")
         if kind not in ("NoSuchBenchmark", "SystemExit"):
-            text = f"{kind}: {text}{_find_place(error.get('lines') or ())}"
+            text = f"{kind}: {text}{_find_location(error.get('lines') or ())}"
         yield Finding(VerdictKind.ERROR, name, text)
     elif ending.state == "failed" and (reported.end is None or is_command):
         yield Finding(VerdictKind.ERROR, name, _add_last_line(ending.reason or f"exit code {ending.exit_code}", ending))
@@ -144,8 +144,8 @@ def _find_end(name: str, reported: ChildReport, ending: ProcessEnd, is_command: 
         yield Finding(VerdictKind.ERROR, name, "its process exited before the method had returned (os._exit?)")
 
 
-def _find_place(lines: Sequence[str]) -> str:
-    """Return ` (bench.py:12)`: where in the user's own code it was raised; the log has the rest."""
+def _find_location(lines: Sequence[str]) -> str:
+    """Return where in the user's own code an error was raised, as in ` (bench.py:12)`; the log has the rest."""
     frames = [match for line in lines if (match := _FRAME.match(line))]
     # for code of a library, or ours, the reported position is the line that called it
     own = [m for m in frames if not _LIBRARY.search(m["file"]) and not m["file"].startswith(_OURS)] or frames

@@ -1,4 +1,4 @@
-"""The tools whose runs `assay index ingest` imports, a run of theirs before it becomes a run directory, and parsers."""
+"""The tools whose runs `assay index ingest` imports, their runs as read from a file, and parsers."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class ImportedRuns:
 
 
 def refuse(path: str, why: str, line: int | None = None) -> NoReturn:
-    """Raise UsageError about a file, of which nothing is imported then."""
+    """Raise UsageError about a file; nothing in the file is imported."""
     raise UsageError(f"{path}{f':{line}' if line is not None else ''}: {why}", "nothing was imported")
 
 
@@ -107,7 +107,7 @@ def parse_value(text: str) -> Any:
 
 
 def parse_moment(text: str) -> float | None:
-    """Parse ISO 8601 to seconds since the epoch, in local time without a zone. Return None for other texts."""
+    """Parse ISO 8601 to seconds since the epoch, in local time without a zone; return None for other texts."""
     try:
         return datetime.fromisoformat(text).timestamp()
     except (ValueError, OverflowError, OSError):

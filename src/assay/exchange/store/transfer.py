@@ -38,7 +38,7 @@ def parse_scheme(url: str, known: Sequence[str]) -> str | None:
     scheme = match[1].lower()
     try:
         netloc = urllib.parse.urlsplit(url).netloc
-    except ValueError as error:  # not shown: the address may contain a password
+    except ValueError as error:  # the address is not shown: it may contain a password
         raise UsageError(f"an address that begins with {scheme}:// is not valid: {error}") from None
     if scheme not in known:
         hint = "known: " + ", ".join(f"{name}://" for name in known) + " and plain paths"
@@ -56,7 +56,7 @@ def parse_local(url: str, scheme: str | None) -> str:
         return url
     pieces = urllib.parse.urlsplit(url)
     if pieces.netloc not in {"", "localhost"}:
-        hint = "files of this machine only: write file:///PATH"
+        hint = "only files of this machine can be used: write file:///PATH"
         raise UsageError(f"{url!r} names the machine {pieces.netloc!r}", hint)
     # ? and # separate parts of a web address; in a path they are ordinary characters
     rest = url.split(":", 1)[1]
@@ -75,7 +75,7 @@ def render_url(url: str) -> str:
     return urllib.parse.urlunsplit((pieces.scheme, pieces.netloc.rpartition("@")[2], pieces.path, query, ""))
 
 
-# ---------------------------------------------------------------- the part that has arrived
+# ---------------------------------------------------------------- partial downloads
 
 
 def remove_part(part: str) -> None:
@@ -122,12 +122,13 @@ class DataFile:
 
 @dataclass(slots=True)
 class FolderListing:
-    """The files and links of a folder in order of name."""
+    """The files and folders in a folder, in order of name; links are followed."""
 
     files: list[DataFile] = field(default_factory=list)
     folders: list[str] = field(default_factory=list)  # relative paths, each after its parent
 
 
+<<<<<<< HEAD
 def load_listing(folder: str) -> FolderListing:
     """List a folder. Raise UsageError for broken links, links that form a loop, pipes and devices."""
     listing = FolderListing()
@@ -151,6 +152,29 @@ def load_listing(folder: str) -> FolderListing:
                 raise UsageError(f"{path} is neither a file nor a folder")
 
     add(folder, ())
+=======
+def load_listing(folder: str, prefix: str = "", above: Sequence[os.stat_result] = ()) -> FolderListing:
+    """List a folder. Raise UsageError for broken links, links that form a loop, pipes and devices. In a
+    recursive call, names begin with `prefix`, and `above` are the folders that contain this one."""
+    listing, above = FolderListing(), (*above, os.stat(folder))
+    for name in sorted(os.listdir(folder)):
+        path = os.path.join(folder, name)
+        try:
+            status = os.stat(path)
+        except (FileNotFoundError, PermissionError) as error:
+            raise UsageError(f"{path} cannot be read: {error.strerror}") from None
+        if stat.S_ISDIR(status.st_mode):
+            if any(os.path.samestat(status, each) for each in above):
+                raise UsageError(f"{path} is a link to a folder that it is in", "remove it: it forms a loop")
+            listing.folders.append(prefix + name)
+            inner = load_listing(path, f"{prefix}{name}/", above)
+            listing.files += inner.files
+            listing.folders += inner.folders
+        elif stat.S_ISREG(status.st_mode):
+            listing.files.append(DataFile(prefix + name, path, status.st_size))
+        else:
+            raise UsageError(f"{path} is neither a file nor a folder")
+>>>>>>> s-plain
     return listing
 
 

@@ -1,4 +1,4 @@
-"""Checking: one run per checkpoint segment, all segments and metrics judged, and repeated while inconclusive."""
+"""Checks a golden recording: runs each segment, judges all metrics, and repeats runs while INCONCLUSIVE."""
 
 from __future__ import annotations
 
@@ -72,11 +72,11 @@ def check_test(context: GoldenContext, hooks: RunHooks) -> GoldenTestReport:
         places = [(finding.message, f"golden.metrics.{rule.metric}", rule.position) for rule, finding in refusals]
         raise ConfigError([Problem(*each) for each in places])
     judging = [segment for segment in golden.segments if list_rules(rules, golden, segment)]
-    states = [_State(context, segment, golden) for segment in judging]
-    others: dict[Variant, list[_State]] = {}
+    states = [_SegmentCheck(context, segment, golden) for segment in judging]
+    others: dict[Variant, list[_SegmentCheck]] = {}
     for each in context.test.same:  # `rebase --from check` takes the runs of the canonical configuration alone
         prefix = f"same-{re.sub(r'[^a-zA-Z0-9_.-]', '-', each.name)[:40]}-"
-        others[each] = [_State(context.use_same(each), segment, golden, prefix=prefix) for segment in judging]
+        others[each] = [_SegmentCheck(context.use_same(each), segment, golden, prefix=prefix) for segment in judging]
     end = _run_rounds(context, [*states, *(state for group in others.values() for state in group)], hooks)
     same = tuple(_report_same(each, group) for each, group in others.items())
     reports = tuple(state.report() for state in states)
@@ -136,7 +136,7 @@ def check_test(context: GoldenContext, hooks: RunHooks) -> GoldenTestReport:
 
 
 def _describe_better(findings: Sequence[Finding]) -> list[str]:
-    """Warn of values that pass because better ones do; the largest stands for all."""
+    """Warn of values that pass because better values always pass; only the largest difference is shown."""
     passed = [each for each in findings if each.kind is VerdictKind.PASS]
     if not (better := [each for each in passed if each.message.startswith(SUSPICIOUSLY_BETTER)]):
         return []
@@ -145,7 +145,7 @@ def _describe_better(findings: Sequence[Finding]) -> list[str]:
     return [f"{most.subject}: {most.message.splitlines()[0]}{others}: is it the same metric, in the same unit?"]
 
 
-def _report_same(configuration: Variant, states: Sequence[_State]) -> SameReport:
+def _report_same(configuration: Variant, states: Sequence[_SegmentCheck]) -> SameReport:
     """Report a configuration with its name in the findings: all configurations have the same segments and metrics."""
 
     def rename(verdict: Verdict) -> Verdict:
@@ -161,8 +161,8 @@ def _report_same(configuration: Variant, states: Sequence[_State]) -> SameReport
     return SameReport(configuration.name, configuration.title, verdict, tuple(reports))
 
 
-def _describe_same(report: SameReport, states: Sequence[_State]) -> list[str]:
-    """Describe where to look, and that a configuration that is equal bit for bit may have been ignored."""
+def _describe_same(report: SameReport, states: Sequence[_SegmentCheck]) -> list[str]:
+    """Describe a configuration's logs, and that it may have been ignored if its values are equal bit for bit."""
     judged = zip(states, report.segments, strict=True)
     bad = [(state.log, each) for state, each in judged if state.log and each.verdict.kind is not VerdictKind.PASS]
     lines = [f"log: {log} ({report.name}, segment {each.start_step})" for log, each in bad]
@@ -178,9 +178,9 @@ def _describe_same(report: SameReport, states: Sequence[_State]) -> list[str]:
     return lines
 
 
-def _run_rounds(context: GoldenContext, states: Sequence[_State], hooks: RunHooks) -> Report | None:
-    """Run all segments, then repeatedly those that need another run. Returns a report if it was interrupted."""
-    by_name: dict[str, _State] = {}
+def _run_rounds(context: GoldenContext, states: Sequence[_SegmentCheck], hooks: RunHooks) -> Report | None:
+    """Run all segments, then repeatedly those that need another run. Return the report of a round that ended early."""
+    by_name: dict[str, _SegmentCheck] = {}
 
     def follow(entry: Entry) -> SegmentFollower:
         return by_name[entry.spec.name].follow()
@@ -206,14 +206,14 @@ def _run_rounds(context: GoldenContext, states: Sequence[_State], hooks: RunHook
 def check_variants(
     context: GoldenContext, variants: Sequence[GoldenContext], golden: Golden, segment: Segment, hooks: RunHooks
 ) -> tuple[tuple[SegmentReport, ...], Report | None]:
-    """One segment by several variants of the same test, all of them spread over the slots."""
-    states = [_State(variant, segment, golden) for variant in variants]
+    """Check one segment with several variants of the same test, all of them spread over the slots."""
+    states = [_SegmentCheck(variant, segment, golden) for variant in variants]
     end = _run_rounds(context, states, hooks)
     return tuple(state.report() for state in states), end
 
 
 @dataclass(slots=True)
-class _State:
+class _SegmentCheck:
     """One segment of a check in progress."""
 
     context: GoldenContext
@@ -221,7 +221,7 @@ class _State:
     golden: Golden
     beyond: int = 0
     follower: SegmentFollower | None = None
-    stopped: str | None = None  # why it was stopped early
+    stopped: str | None = None  # why the run was stopped early
     judged_to: int | None = None
     runs: list[SegmentRun] = field(default_factory=list)
     values: list[Values] = field(default_factory=list)
@@ -314,7 +314,7 @@ class _State:
         return len(self.runs) < most and self.report().verdict.kind is VerdictKind.INCONCLUSIVE
 
     def _tracks_of(self, values: Values) -> Tracks:
-        """The values of a run at the golden's steps; labels that the golden lacks stay, since they are a difference."""
+        """Return a run's values at the golden's steps; labels that the golden lacks are kept as a difference."""
         found: dict[str, dict[str, Track]] = {}
         for metric, label in values.found:
             golden = self.segment.tracks.get(metric, {}).get(label)
@@ -370,7 +370,7 @@ class _State:
 
 
 def _describe_acceptance(context: GoldenContext, findings: Sequence[Finding]) -> list[str]:
-    """The commands that accept an intended change."""
+    """Return the commands that accept an intended change."""
     kinds = {finding.kind for finding in findings} - {VerdictKind.PASS}
     options = context.options
     if kinds != {VerdictKind.CHANGED} or options.is_harness:
@@ -428,8 +428,8 @@ def _find_unjudged(context: GoldenContext, golden: Golden) -> tuple[list[str], l
     return [*texts, *(f"{text}, since it was recorded" for text in looser)], notes
 
 
-def _describe_counting(context: GoldenContext, golden: Golden, states: Sequence[_State]) -> list[str]:
-    """Warn of a golden that does not state how its program counts, with the cost and the command that records it."""
+def _describe_counting(context: GoldenContext, golden: Golden, states: Sequence[_SegmentCheck]) -> list[str]:
+    """Warn of a golden that does not state how its program counts steps; name the cost and the command to record it."""
     if not states or golden.steps_beyond is not None:
         return []
     twice, options = sum(state.beyond for state in states), replace(context.options, tests=(context.test.name,))
@@ -450,7 +450,7 @@ def _find_odd(context: GoldenContext, golden: Golden) -> Iterator[str]:
 
 
 def _hint_to_gather(context: GoldenContext) -> str:
-    """The command to gather, and other manifests of this test in the same store."""
+    """Return a hint: the command to gather, and other manifests of this test in the same store."""
     options = context.options
     how = "the same command with -g" if options.is_harness else f"`assay golden gather {options.build_arguments()}`"
     hint = f"gather it first: {how}"

@@ -1,4 +1,4 @@
-"""`assay run`."""
+"""The command `assay run`: its options, its output and its exit code."""
 
 from __future__ import annotations
 
@@ -96,12 +96,12 @@ class RunRequest(Request):
 def run(request: RunRequest, console: Console) -> int:
     """Expand FILE and run what is not finished yet.
 
-    FILE is a study file of Assay, runx or mlrunner; it is recognised by its content. When called
-    again, it keeps finished runs, follows running ones and continues interrupted ones. Ctrl-C stops the runs;
+    FILE is a study file of Assay, runx or mlrunner; it is recognised by its content. A repeated
+    call keeps finished runs, follows running ones and continues interrupted ones. Ctrl-C stops the runs;
     --detach leaves them.
 
     NAME=VALUE gives a parameter other values than the file: lr=0.1,0.01 epochs=6 'name="a, b"' 'seed={range: 5}'.
-    --set does the same for other keys of the file: --set timeout=2h, --set resources.gpus=2.
+    --set gives other keys of the file another value: --set timeout=2h, --set resources.gpus=2.
     """
     prepared = prepare(build_options(request))
     for warning in prepared.warnings:
@@ -201,7 +201,7 @@ def _end_steps(steps: Sequence[RunStep], outcome: Report | BaseException, consol
         try:
             for warning in step.end(outcome):
                 console.warning(warning)
-        except Exception as error:  # noqa: BLE001 of a plug-in: the others end too
+        except Exception as error:  # noqa: BLE001 an error of a plug-in does not keep the other steps from ending
             console.warning(f"{type(step).__module__}.{type(step).__qualname__}.end failed: {error!r}")
 
 
@@ -215,13 +215,13 @@ def _print_report(report: Report, console: Console, as_json: bool, elapsed_s: fl
     if report.problem:
         console.error(f"assay: {report.problem}")
     if report.interrupted:
-        again = options.again if "search" in options.extras else None  # the option has been applied
+        again = options.again if "search" in options.extras else None  # --search was applied, and `again` lacks it
         call = again.build() if again else build_same_call(options.command_line[1:])
         console.error(f"interrupted by {report.interrupted}; continue with: {call}")
 
 
 def describe_checks(verdict: Verdict | None) -> list[str]:
-    """Return a summary, and a line for each finding that is not a pass."""
+    """Return a summary of the checks, and a line for each finding that is not a pass."""
     if verdict is None:
         return []
     bad = [finding for finding in verdict.findings if finding.kind is not VerdictKind.PASS]

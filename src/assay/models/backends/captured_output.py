@@ -1,5 +1,5 @@
-"""Captures the output of a tool or a library on stdout and stderr: it is bounded, and still written to where it went
-before. Also lists the files that were written."""
+"""Captures a bounded excerpt of what a tool or a library writes to stdout and stderr, which still get all of it; lists
+the files that were written into a folder."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from typing import IO
 from assay.system.fast_dataclasses import dataclass
 from assay.system.processes import name_descriptor
 
-KEPT_BYTES = 64 * 1024  # of each stream: half from the beginning, half from the end
+KEPT_BYTES = 64 * 1024  # the excerpt of each stream: half from the beginning, half from the end
 
 
 @dataclass(frozen=True, slots=True)
 class CapturedOutput:
-    """The end of a program. `code` is negative for a signal, as in subprocess."""
+    """Excerpts of a program's output, and its exit code: negative for a signal, as in subprocess."""
 
     code: int
     stdout: str
@@ -52,7 +52,7 @@ def _read_excerpt(stream: IO[bytes], limit_bytes: int = KEPT_BYTES) -> str:
 
 
 def run_program(argv: Sequence[str], *, cwd: str | None = None, env: Mapping[str, str] | None = None) -> CapturedOutput:
-    """Run a program to its end. Its output goes to our own stdout and stderr; the result has an excerpt of it."""
+    """Run a program until it ends; its output goes to our own stdout and stderr, and an excerpt into the result."""
     read_stdout, read_stderr = begin_output(1), begin_output(2)
     code = subprocess.run(argv, cwd=cwd, env=env, stdin=subprocess.DEVNULL, check=False).returncode
     return CapturedOutput(code, read_stdout(), read_stderr())
@@ -60,8 +60,8 @@ def run_program(argv: Sequence[str], *, cwd: str | None = None, env: Mapping[str
 
 def begin_output(fd: int) -> Callable[[], str]:
     """Return a function that reads everything written to stdout (1) or stderr (2) from now on, also by a library in
-    this process. In a worker both are files: a crash loses nothing, and a grandchild that keeps one open does not block
-    the worker."""
+    this process. In a worker both streams are files: a crash loses nothing, and a grandchild that keeps one open
+    does not block the worker."""
 
     def flush() -> os.stat_result:
         (sys.stdout if fd == 1 else sys.stderr).flush()

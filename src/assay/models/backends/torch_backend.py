@@ -1,4 +1,4 @@
-"""torch modules: the reference as `build()` returns it, compiled, in another precision, on a GPU, or rewritten.
+"""Runs torch modules: the reference as `build()` returns it, compiled, in another precision, on a GPU, or rewritten.
 
 Options: `device` (cpu, cuda), `precision` (float32, bfloat16, float16, float64), `optimize` (compile), `rewrite`
 (`module:Class`, which is called with the module and returns another one). The source of a job is a small JSON file that
@@ -46,7 +46,7 @@ class PartSpec:
     label: str = ""
     grain: str = ""
     grad_outs: tuple[str, ...] = ()
-    noise: bool = False  # of a call: add rounding noise of this type to its inputs, and at the borders inside it
+    noise: bool = False  # for a call: add rounding noise of the type `grain` to its inputs, and at calls inside it
     rows: int = 0  # for a part that is kept: how many rows of its inputs; 0: all
     state: str = ""  # the hash of the reference's parameters and buffers
 
@@ -60,7 +60,7 @@ class Opened:
     functions: dict[str, Callable[..., Any]]
     notes: list[str]
     state: str
-    path: str  # of the user's file
+    path: str  # path of the user's file
     graph: Any = None  # None unless calls of ops are computed
 
 
@@ -89,7 +89,7 @@ class TorchBackend(Backend):
         torch.backends.cudnn.allow_tf32 = False  # build() may have switched it on
         if self._is_compiled:
             torch.use_deterministic_algorithms(True, warn_only=True)
-        else:  # unlike torch.compile, this does not load the compiler, which takes a second
+        else:  # unlike use_deterministic_algorithms(), this does not load the compiler, which takes a second
             torch.set_deterministic_debug_mode("warn")
 
     def perform(self, job: Job) -> Made:
@@ -181,7 +181,7 @@ class TorchBackend(Backend):
         return {**recorder.tensors, **found}, []
 
     def _do_noise(self, spec: PartSpec, _job: Job, _folder: str) -> tuple[dict[str, Any], list[float]]:
-        """Compute the reference with parameters rounded to the target's type, and noise at each call's border."""
+        """Compute the reference with parameters rounded to the target's type, and noise in each call's tensors."""
         opened = self._open(spec)
         recorder = calls.CallRecorder(noise=find_noise(spec.grain))
         grain = torch.float16 if spec.grain == TF32 else getattr(torch, spec.grain)
@@ -272,7 +272,7 @@ class TorchBackend(Backend):
         return found, times_s[-job.repeats :]
 
     def _do_keep(self, spec: PartSpec, job: Job, folder: str) -> tuple[dict[str, Any], list[float]]:
-        """Write the arguments of one call to a file, cut to so many rows along the first axis of the first tensor."""
+        """Write the arguments of a call to a file, cut to `spec.rows` rows along the first axis of the first tensor."""
         refs = {ref.name: ref for ref in load_refs(job.inputs or "")}
         kept = pickle.loads(load_kept(job)[spec.label])  # noqa: S301
         given = calls.map_leaves(kept, calls.TensorName, lambda _path, ref: calls.from_array(load_ref(refs[ref.name])))

@@ -93,7 +93,7 @@ def run_request(
     for note in finished.notes:
         console.warning(note)
     if finished.report is None:
-        console.error(f"interrupted by {finished.interrupted}; what was made is kept in the cache")
+        console.error(f"interrupted by {finished.interrupted}; finished steps are kept in the cache")
         return int(ExitCode.INTERRUPTED)
     show_report(finished.report, request, takes_stdout, console)
     return int(finished.report.exit_code)
@@ -134,7 +134,7 @@ def _replace(content: Any, here: str) -> Any:
 
 @contextmanager
 def _following(request: ModelRunRequest, console: Console) -> Iterator[RunHooks]:
-    """Show the output of the run on stderr, as stdout is for the report. On a terminal it is one line that changes."""
+    """Show the output of the run on stderr, as stdout is for the report; a terminal shows only the last line."""
     from assay.launch.api import RunHooks
     from assay.system.terminal import is_terminal, terminal_width
 

@@ -1,7 +1,7 @@
 """Runs a case step by step, for callers that need single steps: pytest's fixtures, any of which may be replaced.
 
 A step gets its inputs from the caller, so that a replaced input counts; its result comes from the store if the store
-has it. Several samples have several of everything; what is equal for all of them is made once.
+has it. A case has a model, inputs and outputs for each sample; equal ones are made once.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Stepwise:
 
     def __init__(self, builder: ArtifactBuilder, dumps: Dumps) -> None:
         self.builder = builder
-        self.dumps = dumps  # of the tested target only
+        self.dumps = dumps  # only the tested target writes dumps
         self._cases: dict[str, Cases] = {}
         self._products: dict[str, Product] = {}  # path → the product that was returned for it
         self._chosen: dict[str, int] = {}  # model → index of the first reference that can compute it
@@ -101,7 +101,7 @@ class CaseSteps:
     cases: Cases
     case: ModelCase
     label: str
-    steps: list[StepOutcome] = field(default_factory=list)  # of the tested target
+    steps: list[StepOutcome] = field(default_factory=list)  # steps of the tested target
     given: list[Product] = field(default_factory=list)  # inputs that are not the case's own
 
     @property
@@ -118,7 +118,7 @@ class CaseSteps:
         return tuple(ref.name for ref in load_refs(self.case.trials[0].inputs.path))
 
     def write_inputs(self, samples: Samples) -> list[Product]:
-        """Write the inputs as files for a run, unless they are the case's own. Raises UsageError."""
+        """Write the inputs as files for a run, unless they are the case's own. Raises UsageError for wrong names."""
         names, known = self.input_names, {trial.inputs.sha: trial.inputs for trial in self.case.trials}
         self.given = []
         for arrays in samples:
@@ -150,7 +150,7 @@ class CaseSteps:
     def run(
         self, target: Target, artifacts: Sequence[Product], inputs: Sequence[Product], *, tested: bool = False
     ) -> Samples:
-        """Return the outputs of each sample. One artifact serves all samples, or each has its own."""
+        """Return the outputs of each sample. One artifact serves all samples, or each sample has its own."""
         chosen = [artifacts[min(number, len(artifacts) - 1)] for number in range(len(inputs))]
         known = {trial.inputs.sha: trial.specs for trial in self.case.trials}
 
@@ -197,7 +197,7 @@ class CaseSteps:
 
 
 def read_samples(value: Any, names: Sequence[str]) -> Samples:
-    """Convert a user's fixture's result: arrays in the graph's order, or by name, or a list of such."""
+    """Convert a user's fixture's result: arrays in the graph's order, arrays by name, or a list of arrays by name."""
     if isinstance(value, Mapping):
         return [dict(value)]
     if hasattr(value, "shape"):

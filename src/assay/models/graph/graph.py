@@ -1,7 +1,7 @@
 """ONNX models: loading, writing, the outline of their parts from the graph alone, and their weights.
 
 Collecting tests needs the names of the layers of every model in a folder; for that, the type and dimensions of a tensor
-are enough. So a model's file is read by its wire format, and gigabytes are neither read nor copied. Small tensors are
+are enough, so a model's file is read by its wire format, and gigabytes are neither read nor copied. Small tensors are
 read: shape inference needs them as shapes and axes.
 """
 
@@ -150,8 +150,8 @@ def find_parts(wiring: Wiring, groups: Groups) -> Iterator[tuple[int, ...]]:
 
 
 def _match(wiring: Wiring, index: int, group: Sequence[str], taken: set[int]) -> tuple[int, ...]:
-    """Return the nodes of the group that begins here, or nothing. Each must be the only reader of the one before, and
-    must need no tensor that is made after the group's first node: parts keep the order in which they are computed."""
+    """Return the nodes of the group that begins at a node, or nothing. Each node must be the only reader of the one
+    before, and need no tensor made after the group's first node: parts keep the order in which they are computed."""
     if wiring.nodes[index].op_type != group[0]:
         return ()
     chain = [index]
@@ -218,12 +218,12 @@ def check_external(tensors: Iterable[Any], folder: str) -> None:
         entry = {pair.key: pair.value for pair in tensor.external_data}
         location = entry.get("location", "")
         path = os.path.join(folder, location)
-        place = entry.get("offset") or "0", entry.get("length") or "0"
-        needed = sum(map(int, place)) if all(map(str.isdecimal, place)) else -1
+        extent = entry.get("offset") or "0", entry.get("length") or "0"
+        needed = sum(map(int, extent)) if all(map(str.isdecimal, extent)) else -1
         if not location or not os.path.isfile(path):
-            problems[location] = f"{path} is missing (the tensor {tensor.name!r} is there)"
+            problems[location] = f"{path} is missing (it contains the tensor {tensor.name!r})"
         elif needed < 0:
-            problems[location] = f"{tensor.name!r} cannot be at {place[0]!r} of {path}, {place[1]!r} bytes long"
+            problems[location] = f"{tensor.name!r} cannot be at {extent[0]!r} of {path}, {extent[1]!r} bytes long"
         elif os.path.getsize(path) < needed:
             problems[location] = f"{path} has {os.path.getsize(path)} bytes, {tensor.name!r} ends at {needed}"
     if problems:
@@ -254,11 +254,11 @@ _INSIDE = {
     "sparse": {1: "tensor", 2: "tensor"},
 }
 _TENSOR_FIELDS = frozenset((1, 2, 8))  # the fields that a large tensor keeps
-_TENSOR_NAMES = ("dims", "data_type", "name")  # these fields by name
+_TENSOR_NAMES = ("dims", "data_type", "name")  # the names of `_TENSOR_FIELDS`
 
 
 def load_skeleton(path: str) -> Model:
-    """Load the model with its large tensors emptied. Raises ValueError for other files, and OSError."""
+    """Load the model with its large tensors emptied. Raises ValueError for a file that is not ONNX, and OSError."""
     with open(path, "rb") as stream:
         try:
             content = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
@@ -272,7 +272,7 @@ def load_skeleton(path: str) -> Model:
 
 
 def build_skeleton(model: Model) -> Model:
-    """Return a model without its large weights; the given model is not changed. A small one is returned itself."""
+    """Return a model without its large weights; the given model is not changed. A small model is returned itself."""
     if measure_weights(model) <= KEPT_BYTES * 100:
         return model
     slim = onnx.ModelProto()

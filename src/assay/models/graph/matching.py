@@ -38,7 +38,7 @@ _COMMUTING = words("Add Mul Max Min Sum Mean")
 _MOVING = words("MaxPool Reshape Transpose Flatten Squeeze Unsqueeze Gather Slice Split Relu Clip Pad")
 _SCALES = {"QLinearConv": 6, "QLinearMatMul": 6, "QLinearAdd": 6, "QLinearMul": 6, "QGemm": 7, "QLinearConcat": 0}
 _AXES = {"QLinearConv": 0, "QLinearMatMul": 1, "QGemm": 1}  # the axis of the weights along which scales differ
-_MOST_WRONG_NAMES = 0.2  # of the common names: with more wrong ones, the names are numbers of another export
+_MOST_WRONG_NAMES = 0.2  # of the common names: if more are wrong, names are numbers that each export gives in its order
 _EXACT = 1e-6  # relative to the largest weight
 _FEWEST_WEIGHTS = 16
 _SHIFT = 0.25  # steps: any way of rounding is off by less on average
@@ -52,7 +52,7 @@ def name_kind(op: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TensorGroup:
-    """A tensor that a node makes (-1: an input of the model), and all tensors that only pass it on."""
+    """A tensor that a node makes, and all tensors that only pass it on; `node` is -1 for an input of the model."""
 
     root: str
     node: int
@@ -78,7 +78,7 @@ class GroupPair:
 
 
 class ModelSide:
-    """One of the two models, as groups of tensors."""
+    """One of two models that are compared, as groups of tensors."""
 
     def __init__(self, model: Model) -> None:
         self.model = model
@@ -95,10 +95,10 @@ class ModelSide:
                 members.setdefault(self._roots[name], []).append(name)
             self._note_scaling(node)
         built = [self._build_group(root, tuple(names)) for root, names in members.items()]
-        self.groups = {group.root: group for group in built if self._counts(group)}
+        self.groups = {group.root: group for group in built if self._is_pairable(group)}
 
-    def _counts(self, group: TensorGroup) -> bool:
-        """Return whether a group is paired: constants, shapes and computations of scales are not."""
+    def _is_pairable(self, group: TensorGroup) -> bool:
+        """Return whether a group can be paired: constants, shapes and computations of scales cannot."""
         if group.node < 0:
             return group.root in self.wiring.inputs
         is_about_scales = self.wiring.nodes[group.node].op_type in ROUNDING or (
@@ -121,7 +121,7 @@ class ModelSide:
         if node.op_type in _HANDING_ON:
             return read[0] if node.op_type != "Cast" or self._is_float(node) else ""
         products = [name for name in read if self._is_integer_product(name)] if node.op_type == "Mul" else []
-        return products[0] if len(products) == 1 else ""  # scales multiplied with a product of integers
+        return products[0] if len(products) == 1 else ""  # the node multiplies a product of integers by its scales
 
     def _is_float(self, cast: Node) -> bool:
         """Return whether a Cast converts to floats, from floats or from a product of integers."""
@@ -187,7 +187,7 @@ class ModelSide:
         return any(self.wiring.is_output(name) for name in group.names)
 
     def list_sizes(self, group: TensorGroup) -> list[list[int]]:
-        """Return constants that state where to cut or which shape to make."""
+        """Return the group's small integer constants, such as positions of a slice or a shape."""
         found = [load_constant(self.wiring, name) for name in group.weights]
         return [
             each.ravel().tolist() for each in found if each is not None and each.dtype == "int64" and each.size < 64
@@ -248,14 +248,14 @@ class ModelSide:
             return None
         whole, scale, zero = (*known, np.zeros(1))[:3]
         if scale.size > 1 and (scale.ndim != 1 or whole.ndim <= axis or whole.shape[axis] != scale.size):
-            return None  # scales of blocks
+            return None  # blocks of weights with their own scales are not supported
         shape = [scale.size if at == axis and scale.size > 1 else 1 for at in range(whole.ndim)]
         step = scale.reshape(shape)
         return (whole - (zero.reshape(shape) if zero.size == scale.size else zero.reshape(-1)[0])) * step, np.abs(step)
 
 
 def match_models(left: ModelSide, right: ModelSide, ends: Mapping[str, str]) -> dict[str, GroupPair]:
-    """Return the pairs by root of the left. `ends`: inputs and outputs of the right, by those of the left."""
+    """Return the pairs by the left group's root. `ends`: inputs and outputs of the right model, by the left model's."""
     found = _Pairing(left, right)
     for one in left.wiring.inputs:
         found.add(left.by_name[one], right.by_name[ends[one]], NAME if ends[one] == one else STRUCTURE)
@@ -272,8 +272,8 @@ def match_models(left: ModelSide, right: ModelSide, ends: Mapping[str, str]) -> 
 class _Pairing:
     def __init__(self, left: ModelSide, right: ModelSide) -> None:
         self.left, self.right = left, right
-        self.pairs: dict[str, GroupPair] = {}  # root of the left → pair
-        self._taken: dict[str, str] = {}  # root of the right → root of the left
+        self.pairs: dict[str, GroupPair] = {}  # root of the left group → pair
+        self._taken: dict[str, str] = {}  # root of the right group → root of the left group
 
     def add(self, left: TensorGroup, right: TensorGroup, how: str) -> None:
         """Pair two groups, unless one of them is paired already."""
@@ -291,7 +291,7 @@ class _Pairing:
     def _find_weighted(self, side: ModelSide, group: TensorGroup, paired: Container[str]) -> TensorGroup:
         while group.kind in _ABSORBED and len(group.sources) == 1 and group.sources[0] not in paired:
             if group.sources[0] not in side.groups:
-                break  # no node makes it, which the runtime reports
+                break  # no node makes this source, which the runtime reports
             group = side.groups[group.sources[0]]
         return group
 
@@ -404,7 +404,7 @@ def compare_weights(left: tuple[Array, Array | float] | None, right: tuple[Array
             if (gap <= 0.51 * (step + left[1]) + exact).all():
                 return WITHIN_STEP
             steps = (turned - left[0]) / step if np.all(step) else gap[:0]
-            # all weights are shifted by about as many steps, plus a rounding of their own
+            # all weights are shifted by about the same number of steps, plus a rounding of their own
             if steps.size >= _FEWEST_WEIGHTS and abs(steps.mean()) > _SHIFT and steps.std() < 2 * _SHIFT:
                 return SHIFTED
     return OTHER

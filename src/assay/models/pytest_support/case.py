@@ -1,8 +1,8 @@
 """One case in one test, and the text of a test that does not pass.
 
-The steps of a case run as fixtures request them; the comparison comes last. A step that fails fails the fixture, so
-pytest reports ERROR with its name; outputs that differ fail the test. The texts contain everything that is needed to
-continue, and no traceback of ours.
+The steps of a case run as fixtures request them; the comparison comes last. A step that fails makes its fixture
+fail, which pytest reports as ERROR; outputs that differ make the test fail. The texts of failures contain everything
+that is needed to continue, and no traceback of Assay.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 CACHE_SECTION = "artifact cache"
 _ALLOWED = "tolerance = {allow_constant = true} in the model's settings"
-_MOST_LINES = 200  # of a tool's output: its first and last lines
+_MOST_LINES = 200  # most lines of a tool's output that are shown: its first and last ones
 _REASON = "assay_reason"
 _SECTION = "models that did not pass"
 _NAMES = {"error": "ERROR", "failed": "FAILED"}
@@ -40,13 +40,13 @@ _LEAST_WIDTH = 30  # fewer columns of a reason in the short summary would not be
 
 
 class MadePath(PosixPath):
-    """A file or folder that a step made for the first sample. `samples` has those of all samples."""
+    """A file or folder that a step made for the first sample. `samples` has the paths of all samples."""
 
     samples: tuple[str, ...] = ()
 
 
 class Arrays(list[Any]):
-    """Tensors in the graph's order, for the first sample. `samples` has those of all samples, by name."""
+    """Tensors in the graph's order, for the first sample. `samples` has the tensors of all samples, by name."""
 
     def __init__(self, samples: Sequence[dict[str, Any]]) -> None:
         super().__init__(samples[0].values())
@@ -73,7 +73,7 @@ class FixtureCase:
         self.plan = plan
         self.given = given
         self.steps = steps
-        self.is_replaced = False  # a fixture of the user is in use: a second reference, which has ours, has no vote
+        self.is_replaced = False  # a user's fixture is in use: a second reference, which has Assay's data, has no vote
         self._node = node
         self._keep = keep
 
@@ -88,7 +88,7 @@ class FixtureCase:
 
     @contextmanager
     def reporting(self, fixture: str, note: str = "") -> Iterator[None]:
-        """Report errors of a fixture. With -s, name a step from the cache: its tool prints nothing."""
+        """Report errors of a fixture. With -s, print which steps came from the cache: their tools print nothing."""
         before = len(self.steps.steps)
         with reporting(fixture, self.model, note):
             yield
@@ -100,7 +100,7 @@ class FixtureCase:
         return self.steps.write_inputs(read_arrays(value, self.steps.input_names))
 
     def take_in(self, value: Any, artifact: str = "") -> list[Product]:
-        """Use the result of a fixture: paths of ours, or one of the user's own."""
+        """Return the products of a fixture's result: paths that Assay made, or one of the user's own."""
         paths = getattr(value, "samples", ())
         self.is_replaced |= not paths
         return [self.steps.stand.take_in(path, artifact) for path in paths or (os.fspath(value),)]

@@ -1,15 +1,15 @@
 """Models as tests: which cases there are, their names, and which of them are expected to fail.
 
 A test that uses `assay_case`, itself or through a fixture, runs once for each case of each model: every layer and the
-full model, for each target or hardware type, for each chip. Names come from the graphs; nothing runs before a test.
+full model, for each target or hardware type, for each chip. Names come from the graphs; collecting executes nothing.
 
 Cases that are expected to fail are in `<module>-xfails.txt` next to the test file, or in the file of the settings:
 
     # a comment
     test_onnx_model[net_layer_Conv_3-sim-default] owner/repo#12
 
-A line names a test by its name, its whole node id, or the part between the brackets, and may link an issue. The case is
-not run; if it runs, with --try-xfails or --issue, and passes, that is a failure: the list is out of date.
+A line names a test by its name, its whole node id, or the part between the brackets, and may link an issue. A listed
+case is not run; if --try-xfails or --issue runs it and it passes, the test fails: the list is out of date.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Lists:
         names = {item.name, item.nodeid, find_label(item.name)}
         params = getattr(getattr(item, "callspec", None), "params", {})
         label = getattr(params.get("assay_case"), "label", None)
-        if label is not None:  # as in the file: pytest writes letters beyond ASCII as `\xe9`
+        if label is not None:  # the list has the label itself: pytest writes letters beyond ASCII as `\xe9`
             names |= {name.replace(find_label(item.name), label) for name in names}
         for path in (f"{os.path.splitext(str(item.path))[0]}-xfails.txt", self._common or ""):
             if path and path not in self._loaded:
@@ -96,7 +96,7 @@ class Lists:
                 return entry
         return None
 
-    def find_strange(self, cases: Sequence[str]) -> list[ExpectedFailure]:
+    def find_unmatched(self, cases: Sequence[str]) -> list[ExpectedFailure]:
         """Find entries that match no case of any hardware and chip: mistyped, or of a model that is missing."""
         entries = [entry for entries in self._loaded.values() for entry in entries]
         spelled = [name for case in cases for name in (case, case.encode("unicode_escape").decode())]
@@ -109,7 +109,7 @@ CASE, MODULE, TARGET, HARDWARE, CHIP = "assay_case", "assay_module", "assay_targ
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "assay_models(*patterns): of all models, those whose names match")
+    config.addinivalue_line("markers", "assay_models(*patterns): run the test only for models whose names match")
     files = [(each, getattr(each, "__file__", None) or "") for each in config.pluginmanager.get_plugins()]
     others = [each for each, file in files if os.path.basename(file) != "conftest.py"]
     offered = types.ModuleType("assay_model_fixtures")
@@ -122,7 +122,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def refuse_options(config: pytest.Config) -> None:
-    """Report mistyped options at once. Without options of ours nothing is read."""
+    """Report mistyped options before collection. Without options of Assay no settings are read."""
     plan = get_plan(config)
     asked = plan.options
     if asked.chips is None and asked.reference is None and not asked.targets:
@@ -160,7 +160,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         message = error.render()
     else:
         return
-    raise pytest.Collector.CollectError(message)  # outside the handler: pytest would print the error as its cause
+    raise pytest.Collector.CollectError(message)  # not in the handler: pytest would print the error as the cause
 
 
 def _is_wanted(metafunc: pytest.Metafunc, row: Given) -> bool:
@@ -206,15 +206,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                     item.user_properties.append((PROPERTY_ISSUE, entry.issue))
                 item.add_marker(pytest.mark.xfail(reason=entry.reason, run=runs, strict=True))
         modules = [path.replace("/", "_") for path in plan.project.settings.modules]
-        strange = lists.find_strange([*modules, *(case.shown for model in plan.models for case in model.cases)])
+        unmatched = lists.find_unmatched([*modules, *(case.shown for model in plan.models for case in model.cases)])
     except AssayError as error:
         raise pytest.UsageError(error.render()) from None
-    if asked.folders:  # lists and settings are for other models
+    if asked.folders:  # the project's lists and settings are not for models of these folders
         return
     stems = [model.stem for model in plan.models]
     for text in find_unknown_stems(plan.project.settings, stems) if stems else ():
         warnings.warn(pytest.PytestWarning(text), stacklevel=1)
-    for entry in strange:
+    for entry in unmatched:
         text = f"{entry.where}: there is no such case: {entry.name}"
         warnings.warn_explicit(pytest.PytestWarning(text), None, entry.path, entry.line)
 

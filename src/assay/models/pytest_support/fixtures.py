@@ -1,7 +1,7 @@
-"""The fixtures of tests of models. Every one may be overridden in a conftest.py, and then what it returns counts.
+"""The fixtures of tests of models. Every fixture may be overridden in a conftest.py; later ones use its result.
 
-The names without `assay_` are those of Torq's tests: a project's own tests ask for them as they did there. Paths are
-pathlib paths, tensors are lists of arrays in the graph's order.
+Fixtures without `assay_` have the names of Torq's fixtures, so that tests written for Torq can request them unchanged.
+Paths are pathlib paths, tensors are lists of arrays in the graph's order.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def assay_stand(request: pytest.FixtureRequest) -> Iterator[Stepwise]:
 
 @pytest.fixture
 def assay_case(request: pytest.FixtureRequest, assay_stand: Stepwise) -> Iterator[FixtureCase]:
-    """The case of this test, with what goes into it."""
+    """The case of this test, with its models and inputs."""
     from assay.models.values.model import ModelRequest
 
     given: Given = request.param
@@ -67,8 +67,8 @@ def assay_case(request: pytest.FixtureRequest, assay_stand: Stepwise) -> Iterato
         with reporting("assay_case", given.model.path):
             _, inputs = plan.choose(given.model)
             groups = plan.project.settings.groups
-            # the first tracer that can computes the inputs of a layer; in Torq's tests it is not the reference: IREE
-            # may be unable to compile one layer, and the others are tested all the same
+            # the first capable tracer computes the inputs of a layer; in Torq's tests the tracer is not the reference:
+            # if IREE is unable to compile one layer, the other layers are tested nevertheless
             is_ours = "assay_target" in request.fixturenames
             tracers = [plan.build_reference(name) for name in ([plan.options.reference] if is_ours else TRACERS)]
             requests = [
@@ -81,7 +81,7 @@ def assay_case(request: pytest.FixtureRequest, assay_stand: Stepwise) -> Iterato
 
 
 def _choose(request: pytest.FixtureRequest, field: str) -> str:
-    """Return the value for this test: by its case, or without a case by its parameter."""
+    """Return the value of a field for this test: from its case, or without a case from its parameter."""
     given = request.node.callspec.params.get("assay_case")
     return str(request.param if given is None else getattr(given, field))
 
@@ -115,7 +115,7 @@ def runtime_hw_type(assay_hardware: str) -> str:
 
 @pytest.fixture
 def tweaked_random_input_data(assay_case: FixtureCase) -> list[Any]:
-    """Inputs that suit the model; those of a layer are the values that it sees inside the model."""
+    """Inputs that suit the model; a layer's inputs are the values that it gets inside the model."""
     return Arrays(assay_case.steps.inputs)
 
 
@@ -151,7 +151,7 @@ def llvmcpu_compiled_model(assay_case: FixtureCase, assay_llvmcpu: Target, onnx_
 def llvmcpu_reference_results(
     assay_case: FixtureCase, assay_llvmcpu: Target, llvmcpu_compiled_model: Path, tweaked_random_input_data: list[Any]
 ) -> list[Any]:
-    """What IREE computes on the CPU."""
+    """The outputs that IREE computes on the CPU."""
     with assay_case.reporting("llvmcpu_reference_results"):
         inputs = assay_case.take_inputs(tweaked_random_input_data)
         return Arrays(assay_case.steps.run(assay_llvmcpu, assay_case.take_in(llvmcpu_compiled_model), inputs))
@@ -159,7 +159,7 @@ def llvmcpu_reference_results(
 
 @pytest.fixture
 def assay_torq(request: pytest.FixtureRequest, chip_config: dict[str, Any], runtime_hw_type: str) -> Target:
-    """The project's target of the hardware's name, else Torq's own tools."""
+    """The project's target with the hardware's name, else the target of Torq's own tools."""
     from assay.models.flow.targets import build_hardware_target
 
     plan = get_plan(request.config)
@@ -169,11 +169,11 @@ def assay_torq(request: pytest.FixtureRequest, chip_config: dict[str, Any], runt
 
 @pytest.fixture
 def torq_compiled_model_dir(request: pytest.FixtureRequest, assay_case: FixtureCase, assay_torq: Target) -> Path:
-    """The folder with what the hardware's compiler made of the case."""
+    """The folder with the artifacts that the hardware's compiler made of the case."""
     from assay.models.values.model import Step
 
     sources = assay_case.steps.models
-    is_handed_mlir = assay_torq.backend == "iree" or assay_torq.options.get("input") == "mlir"  # IREE's importer's
+    is_handed_mlir = assay_torq.backend == "iree" or assay_torq.options.get("input") == "mlir"  # from IREE's importer
     if is_handed_mlir and "import" not in assay_torq.options:
         sources = assay_case.take_in(request.getfixturevalue("onnx_mlir_model_file"))
     with assay_case.reporting("torq_compiled_model_dir", _explain(request, assay_torq)):
@@ -196,7 +196,7 @@ def torq_results(
     torq_compiled_model_dir: Path,
     tweaked_random_input_data: list[Any],
 ) -> list[Any]:
-    """What the hardware computes."""
+    """The outputs that the hardware computes."""
     with assay_case.reporting("torq_results", _explain(request, assay_torq)):
         artifacts = assay_case.take_in(torq_compiled_model_dir, str(assay_torq.options.get("artifact") or ""))
         inputs = assay_case.take_inputs(tweaked_random_input_data)
@@ -205,7 +205,7 @@ def torq_results(
 
 @pytest.fixture
 def assay_reference(request: pytest.FixtureRequest) -> Target:
-    """What is correct: --assay-reference, else the settings' reference, else onnxruntime."""
+    """The target whose outputs are correct: --assay-reference, else the settings' reference, else onnxruntime."""
     plan = get_plan(request.config)
     with reporting("assay_reference"):
         return plan.build_reference(plan.options.reference)
@@ -213,7 +213,7 @@ def assay_reference(request: pytest.FixtureRequest) -> Target:
 
 @pytest.fixture
 def assay_target(request: pytest.FixtureRequest, chip_config: dict[str, Any]) -> Target:
-    """What is tested."""
+    """The target that is tested."""
     from assay.models.flow.targets import build_target
 
     plan = get_plan(request.config)
@@ -225,7 +225,7 @@ def assay_target(request: pytest.FixtureRequest, chip_config: dict[str, Any]) ->
 def assay_reference_results(
     assay_case: FixtureCase, assay_reference: Target, tweaked_random_input_data: list[Any]
 ) -> list[Any]:
-    """What the reference computes: known from its run of the model, computed again for inputs that were replaced."""
+    """The outputs of the reference: known from its run of the model, computed again for inputs that were replaced."""
     with assay_case.reporting("assay_reference_results"):
         inputs = assay_case.take_inputs(tweaked_random_input_data)
         return Arrays(assay_case.steps.expect(assay_reference, inputs))
@@ -233,7 +233,7 @@ def assay_reference_results(
 
 @pytest.fixture
 def assay_compiled_model(assay_case: FixtureCase, assay_target: Target) -> Path:
-    """What the target's compiler made of the case."""
+    """The artifact that the target's compiler made of the case."""
     with assay_case.reporting("assay_compiled_model"):
         return assay_case.hand_out(assay_case.steps.prepare(assay_target))
 
@@ -242,7 +242,7 @@ def assay_compiled_model(assay_case: FixtureCase, assay_target: Target) -> Path:
 def assay_target_results(
     assay_case: FixtureCase, assay_target: Target, assay_compiled_model: Path, tweaked_random_input_data: list[Any]
 ) -> list[Any]:
-    """What the target computes."""
+    """The outputs that the target computes."""
     with assay_case.reporting("assay_target_results"):
         artifacts: list[Product] = assay_case.take_in(assay_compiled_model)
         inputs = assay_case.take_inputs(tweaked_random_input_data)
@@ -251,7 +251,7 @@ def assay_target_results(
 
 @pytest.fixture
 def assay_module(request: pytest.FixtureRequest) -> ModelReport:
-    """The check of a torch module: each call of its modules, and the whole. Nothing of it is cached."""
+    """The check of a torch module: each call of its modules, and the whole module. Nothing of a check is cached."""
     from assay.models.flow.artifact_builder import ArtifactBuilder, Scratch
     from assay.models.flow.check import check_model
     from assay.models.store.artifacts import ArtifactStore
@@ -287,4 +287,4 @@ def test_torch_module(request: Any, assay_module: Any) -> None:
 
 
 for _function in (test_onnx_model, test_onnx_model_llvmcpu_torq, test_torch_module):
-    _function.__module__ = "assay.models"  # where test files import them from, and where collection looks for them
+    _function.__module__ = "assay.models"  # test files import tests from here, and collection recognises them by it

@@ -12,11 +12,11 @@ from assay.system.files import list_names, parse_json
 from assay.values import layout
 
 _HEAD_BYTES = 1 << 16
-_MOST_BYTES = 64 << 20  # of a JSON file that is read only to recognise it
+_MOST_BYTES = 64 << 20  # the largest JSON file that is read only to recognise it
 
 
 class Sample:
-    """A sample. `text`: the whole content, if the caller has read it already."""
+    """A file or folder to be recognised. `text`: its whole content, if the caller has read it already."""
 
     def __init__(self, path: str, text: str | None = None) -> None:
         self.path = path
@@ -28,7 +28,7 @@ class Sample:
 
     @cached_property
     def text(self) -> str:
-        """The text; empty for a folder and a file that is unreadable, very large, or does not begin like JSON."""
+        """The text of the file; empty for a folder, or if it is unreadable, very large, or does not begin like JSON."""
         if self._text is not None:
             return self._text
         try:
@@ -66,7 +66,7 @@ class Sample:
 
     @cached_property
     def folders(self) -> tuple[str, ...]:
-        """Paths of the visible folders inside, by name."""
+        """Paths of the visible folders in this folder, by name."""
         return tuple(find_subfolders(self.path)) if self.is_folder else ()
 
 

@@ -1,10 +1,10 @@
 """The tables and views of the index, and how its file is created. `docs/reference/formats-index.md` is for users.
 
-The statements below are the logical schema. Types in braces are filled in for each database. No database needs quotes
-around the names of the columns.
+The statements below are the logical schema. Types in braces are filled in for each database. Column names do not
+need quotes in any database.
 
-There are no migrations: the index is a copy, so a file of another version is set aside and built again. An index in
-PostgreSQL may be in use by others, so only `assay index rebuild` replaces it.
+There are no migrations: the index is a copy, so a file of another version is set aside and built again. An index
+in PostgreSQL may be in use by others, so only `assay index rebuild` replaces it.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ CREATE VIEW metrics AS
     FROM metric_summaries s JOIN runs r ON r.run = s.run JOIN names n ON n.number = s.metric;
 """
 
-# Views of SQLite alone: each database reads JSON in its own way.
+# The views that read JSON, for SQLite: each database reads JSON in its own way.
 OPENED = """
 CREATE VIEW parameters AS
     SELECT r.run, r.key, r.study, p.key AS parameter, p.type AS type,
@@ -122,8 +122,8 @@ def _connect(path: str, new_root: str | None) -> tuple[sqlite3.Connection, str |
             _create(connection, new_root)
             fault = None
         if fault is None:
-            # In WAL mode NORMAL waits for the disk only at a checkpoint. OFF would avoid that too, but a power cut may
-            # then leave a readable file with wrong content.
+            # In WAL mode NORMAL waits for the disk only at a checkpoint. OFF would never wait, but a power cut may then
+            # leave a readable file with wrong content.
             connection.execute("PRAGMA synchronous = NORMAL")
             connection.execute("PRAGMA wal_autocheckpoint = 4000")
     except BaseException:
@@ -168,7 +168,7 @@ def _create(connection: sqlite3.Connection, root: str) -> None:
 def is_damage(error: Exception, path: str = "") -> bool:
     """Whether an error shows damage: statements and values never vary, so their errors come from a damaged file.
 
-    Errors of Python's own (text that is not UTF-8, also when SQLite's message quotes a schema) have no SQLite name.
+    Python's own errors (text that is not UTF-8, also when SQLite's message quotes a schema) have no error name.
     """
     name = getattr(error, "sqlite_errorname", None)
     if isinstance(error, UnicodeDecodeError):
@@ -181,7 +181,7 @@ def is_damage(error: Exception, path: str = "") -> bool:
 
 
 def set_aside(path: str) -> None:
-    """Keep the last unusable file for examination."""
+    """Rename an unusable index, so that it can be examined; one that was set aside before is removed."""
     for suffix in ("", "-wal", "-shm"):
         with suppress(FileNotFoundError):
             os.unlink(f"{path}.aside{suffix}")

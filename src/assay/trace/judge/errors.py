@@ -1,9 +1,9 @@
-"""How far apart two rows are, and how far apart they may be.
+"""The error between two rows, and the largest error that noise explains.
 
 The error of a row is ‖A - B‖ relative to the larger norm: 0 if the hashes are equal, otherwise by the sketches;
-infinite if one side has more elements, or more that are not finite. Noise is the same number between the traced
-execution and those whose first activation was moved by one unit in the last place. `benchmarks/trace_faults.py` chose
-the factors on one half of its cases, and reports error rates on the other: docs/explanation/trace-numerics.md.
+infinite if one side has more elements, or more that are not finite. Noise is the error between the traced execution and
+others whose first activation was moved by one unit in the last place. `benchmarks/trace_faults.py` chose the factors on
+one half of its cases, and reports error rates on the other: docs/explanation/trace-numerics.md.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from assay.trace.records import NO_VALUES
 
 WITHIN = 8.0  # times the noise: a smaller error is noise
 BEYOND = 32.0  # times the noise: a larger error is a fault; between the two the result is undecided
-UNITS = 4.0  # units in the last place that every rounding may change, before the factors
+UNITS = 4.0  # units in the last place that every rounding may change, before WITHIN and BEYOND multiply them
 SHORT_UNITS = 0.125  # units for types of 16 bits, whose sums are taken in float32 and rounded once
 SHORT_SHARES = (0.6, 0.3)  # fraction of the noise of gradients and states, and of activations, for these types
 _SHORT = ("bfloat16", "float16")
@@ -27,7 +27,7 @@ EPSILONS |= {"complex64": 2**-23, "complex128": 2**-52, "float8_e4m3fn": 2**-3, 
 _FLOWING = ("input", "forward", "loss", "backward")  # phases of tensors whose size is that of the batch
 _CHUNK = 1 << 14
 _TINY = 1e-30  # the error if the bits differ, but not the sketches
-_UNDERFLOW = 1e-15  # below it squares are lost in float32: the norm of the sketch is used as well
+_UNDERFLOW = 1e-15  # below this norm, squares are lost in float32: the norm of the sketch is used as well
 _COLUMNS = ("a", "b", "error", "noise", "step", "point", "other")
 
 
@@ -35,12 +35,12 @@ _COLUMNS = ("a", "b", "error", "noise", "step", "point", "other")
 class Compared:
     """The rows of A and of B that were compared, in the order of A's execution."""
 
-    a: Array  # row numbers
-    b: Array
+    a: Array  # row numbers in A
+    b: Array  # row numbers in B
     error: Array
     noise: Array  # largest noise of the row, including rounding; 0 without noise
     step: Array
-    point: Array  # of A
+    point: Array  # point of A
     other: Array  # point of B
     reshaped: tuple[int, int] | None = None  # the first rows of A and B that are left out: they have other sizes
     unread: int = 0  # rows that are left out: their tensors have no values that could be read
@@ -64,7 +64,7 @@ class Compared:
 def compare_rows(
     a: Side, b: Side, other: Array, noise_a: Sequence[tuple[Side, Array]], noise_b: Sequence[tuple[Side, Array]]
 ) -> Compared:
-    """Compare rows. `other`: point of A → point of B. Noise: perturbed executions, with its points → theirs."""
+    """Compare two sides. `other` maps points of A to B, those in `noise_a` and `noise_b` to a perturbed execution."""
     lean_a, lean_b = load_lean(a.rows), load_lean(b.rows)
     ia, ib = match_rows(lean_a, lean_b, other)
     is_read = (lean_a["flags"][ia] | lean_b["flags"][ib]) & NO_VALUES == 0
@@ -94,7 +94,7 @@ def compare_rows(
 
 
 def match_rows(a: dict[str, Array], b: dict[str, Array], other: Array) -> tuple[Array, Array]:
-    """Match rows of the same pair of points, step and n-th time."""
+    """Match the rows of paired points that are the n-th of their point in the same step."""
     back = np.full(int(b["point"].max(initial=0)) + 1, -1)
     paired = np.flatnonzero((other >= 0) & (other < len(back)))
     back[other[paired]] = paired
@@ -106,7 +106,7 @@ def match_rows(a: dict[str, Array], b: dict[str, Array], other: Array) -> tuple[
 
 
 def _number(point: Array, step: Array, rows: Array) -> tuple[Array, Array]:
-    """Return a number for point, step and n-th time, which is the same on both sides."""
+    """Return a number of each row's point, step and count in that step, which is the same on both sides."""
     plain = (step[rows].astype(np.uint64) << np.uint64(32)) | point[rows].astype(np.uint64)
     if not len(plain):
         return plain, rows
@@ -119,7 +119,7 @@ def _number(point: Array, step: Array, rows: Array) -> tuple[Array, Array]:
 
 def _measure(a: Side, b: Side, lean_a: dict[str, Array], lean_b: dict[str, Array], ia: Array, ib: Array) -> Array:
     error = np.zeros(len(ia))
-    numbers: dict[str, int] = {}  # of each type, on both sides
+    numbers: dict[str, int] = {}  # type → number, for both sides
     types, others = (
         np.array([numbers.setdefault(each.dtype, len(numbers)) for each in side.points], dtype=int) for side in (a, b)
     )
@@ -138,7 +138,7 @@ def _measure(a: Side, b: Side, lean_a: dict[str, Array], lean_b: dict[str, Array
     both[tiny] = np.fmax(*(np.linalg.norm(each.astype(float), axis=1) for each in sketches))
     with np.errstate(invalid="ignore", divide="ignore"):
         error[rows] = np.where(error[rows] == 0, np.where(same[rows], _TINY, 0.0), error[rows] / both)
-    # by norms and sums alone only the least size of the error is known
+    # norms and sums alone give only a lower bound of the error
     na, nb = ia[by_norm], ib[by_norm]
     size = np.fmax(np.fmax(lean_a["sumsq"][na], lean_b["sumsq"][nb]) ** 0.5, 1e-300)
     norms = np.abs(lean_a["sumsq"][na] ** 0.5 - lean_b["sumsq"][nb] ** 0.5)
