@@ -183,6 +183,9 @@ def test_importance_names_what_decides() -> None:
     assert compute_importance([{"a": 1}, {"a": 1}], [1.0, 2.0]) == {}
     conditional = [{"a": 1, "b": index} if index % 2 else {"a": index} for index in range(20)]
     assert set(compute_importance(conditional, [float(index) for index in range(20)])) == {"a", "b"}
+    equal = [{name: (index >> bit) & 1 for bit, name in enumerate("zyxwv")} for index in range(32)]
+    fractions = compute_importance(equal, [0.1 * sum(row.values()) for row in equal])
+    assert list(fractions.items()) == [(name, 0.2) for name in "zyxwv"], "the same in each process"
 
 
 def test_a_search_has_no_list_of_runs() -> None:

@@ -461,7 +461,9 @@ def compute_importance(
             distributions = {name: distribution for name, (distribution, _) in own.items()}
             study.add_trial(optuna.trial.create_trial(value=value, params=internal, distributions=distributions))
         found: Mapping[str, float] = optuna.importance.get_param_importances(study)
-    return dict(sorted(found.items(), key=lambda pair: -pair[1]))
+    # Optuna adds in the order of a set, which differs from process to process, and with it the last digits
+    fractions = {name: round(found[name], 12) for name in names if name in found}
+    return dict(sorted(fractions.items(), key=lambda pair: -pair[1]))
 
 
 _LARGEST = 1e300  # a whole number above it may be too large for a float
