@@ -154,6 +154,14 @@ def test_stat_is_written_as_the_original_writes_it(tmp_path):
     assert load_mlrunner_stat(str(tmp_path)) == {"train": "finished", "avg": "failed"}, "other words are kept"
 
 
+@pytest.mark.parametrize("name", ["no", "1", "a: b", "#é", "-", "~"])
+def test_any_command_name_survives_in_stat(tmp_path, name):
+    """YAML reads some names as numbers, truth values or comments."""
+    write_mlrunner_stat(str(tmp_path), {name: "running", "plain": "finished"})
+    assert load_mlrunner_stat(str(tmp_path)) == {name: "running", "plain": "finished"}
+    assert yaml.safe_load((tmp_path / "stat").read_text()) == {name: "running", "plain": "finished"}
+
+
 def test_two_writers_lose_no_word(tmp_path):
     def write(command: str) -> None:
         for word in ("running", "failed", "finished"):
