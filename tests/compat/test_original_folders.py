@@ -96,7 +96,7 @@ def test_logs_without_subdirectories_carry_the_name(tmp_path):
     assert find_newest_time(str(tmp_path / "missing")) == ""
 
 
-@pytest.mark.parametrize("text", ["train: [\n", "- a\n", "\x00"])
+@pytest.mark.parametrize("text", ["train: [\n", "- a\n", "\x00", "x: !!int ''\n", "x: !!timestamp x\n"])
 def test_a_damaged_param_and_a_word_that_is_no_state_are_problems(tmp_path, text):
     (tmp_path / "param").write_text(text)
     (tmp_path / "stat").write_text("train: done\ntest: failed\n")

@@ -318,7 +318,7 @@ def parse_yaml_mapping(text: str, name: str, problems: list[str]) -> dict[Any, V
         if _find_too_deep(text) is not None:
             raise ValueError("nested too deeply")  # noqa: TRY301 reported below like any other
         found = yaml.load(text, Loader=_loader_with_tuples())  # noqa: S506 - a SafeLoader with one more tag
-    except (yaml.YAMLError, ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
+    except (yaml.YAMLError, ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError) as error:
         problems.append(f"{name}: not YAML ({' '.join(str(error).split())})")
         return {}
     if found is None or isinstance(found, dict):
