@@ -159,7 +159,7 @@ def find_outputs(output: str | os.PathLike[str], regex: str) -> list[Path]:
 def load_params(path: Path) -> dict[str, Any] | None:
     """Load the parameters of a run from mlrunner's `param` or our `run.json`; None if there is neither."""
     with contextlib.suppress(FileNotFoundError, IsADirectoryError):
-        return _parse_param((path / layout.PARAM_FILE).read_text("utf-8"), path)
+        return _parse_param((path / layout.PARAM_FILE).read_text("utf-8", "replace"), path)
     try:
         fields = parse_json((path / layout.RUN_FILE).read_text("utf-8", "surrogateescape"))
         spec = fields.get("spec") or fields

@@ -161,9 +161,9 @@ def test_one_damaged_folder_does_not_cost_the_table(output, capsys, name, text, 
     assert len(examiner.experiments) == 3
 
 
-def test_tuples_that_mlrunner_wrote_are_lists(tmp_path):
-    (tmp_path / "param").write_text("shape: !!python/tuple\n- 1\n- 2\n")
-    assert examine.load_params(tmp_path) == {"shape": [1, 2]}
+def test_tuples_and_bytes_that_are_not_utf_8_are_read(tmp_path):
+    (tmp_path / "param").write_bytes(b"shape: !!python/tuple\n- 1\n- 2\nnote: gr\xfcn\n")
+    assert examine.load_params(tmp_path) == {"shape": [1, 2], "note": "gr\ufffdn"}
 
 
 def test_a_missing_folder_or_a_bad_regex_is_an_error(output, tmp_path):
