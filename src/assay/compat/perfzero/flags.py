@@ -21,6 +21,7 @@ from assay.compat.perfzero.values import (
     GitRepo,
     PerfzeroJob,
     hide_secrets,
+    is_url,
     parse_checksum,
 )
 from assay.errors import UsageError
@@ -231,7 +232,7 @@ def _parse_download(part: str, data_dir: str) -> Download:
     url = source.removesuffix("*").rstrip("/")  # `/` and `/*` mark a folder
     if url.startswith(("/", "./", "../", "~/")):
         url = f"file://{quote(os.path.abspath(os.path.expanduser(url)))}"
-    if len(fields) > 3 or not _is_url(url):
+    if len(fields) > 3 or not is_url(url):
         raise UsageError(f"{hide_secrets(part)!r} is not a download", _DOWNLOAD_FORM)
     if url.lower().startswith(("http:", "https:")) and url != source:
         hint = "name each file; folders come from gs://, s3://, az:// and file://"
@@ -250,13 +251,11 @@ def _parse_download(part: str, data_dir: str) -> Download:
 # ---------------------------------------------------------------- texts of one flag
 
 
-def _is_url(text: str) -> bool:
-    return re.match(r"[a-zA-Z][a-zA-Z0-9+.-]*:/*[^/\s]", text) is not None
-
-
 def _parse_url(text: str) -> str:
-    if not _is_url(text):
-        raise UsageError(f"{text!r} is not a URL", "such as gs://bucket/folder, s3://bucket/folder or file:///folder")
+    if not is_url(text):
+        raise UsageError(
+            f"{hide_secrets(text)!r} is not a URL", "such as gs://bucket/folder, s3://bucket/folder or file:///folder"
+        )
     return text.rstrip("/")
 
 
