@@ -63,7 +63,7 @@ def parse(environ: dict[str, str] | None = None, **flags: Any) -> PerfzeroJob:
         ("result_upload_methods", "upload", "is not a function"),
         ("result_upload_methods", "mod.one,mod.", "is not a function"),
         ("profiler_enabled_time", "5:2", "ends before it begins"),
-        ("tpu_parameters", '{"zone": "z"}', "has no name"),
+        ("tpu_parameters", '{"zone": "z"}', "has no `name`"),
         ("perfzero_constructor_args", "size=3", "not JSON"),
         ("perfzero_constructor_args", "3", "must be a JSON object"),
         ("timeout", "soon", "is not a duration"),
