@@ -355,6 +355,7 @@ def flip_in_the_middle(content: bytes) -> bytes:
 HARMS: dict[str, Callable[[bytes], bytes]] = {
     "another page": lambda _: b"<html><body>Please log in</body></html>" * 30,
     "cut in half": lambda content: content[: len(content) // 2],
+    "without its beginning": lambda content: content[100:],
     "flipped": flip_in_the_middle,
     "empty": lambda _: b"",
 }
