@@ -33,7 +33,6 @@ from assay.farms.submit import (
     find_unfinished,
     has_numbered,
     load_submit_code,
-    numbered_path,
     read_submit_log,
     write_submission,
 )
@@ -490,7 +489,7 @@ def _build_job(farm: Farm, request: JobRequest) -> dict[str, Any]:
         "demand": ray_farm.build_demand(farm),
         "dir": request.dir,
         "script": os.path.join(request.dir, layout.JOB_FILE),
-        "end": numbered_path(request.dir, "end", request.attempt),
+        "end": layout.numbered_path(request.dir, "end", request.attempt),
         "tag": request.tag,
         "env": process.request_environment(request),
         "drop": process.OUTER,
@@ -505,7 +504,7 @@ def _build_remote_job(farm: Farm, request: JobRequest) -> dict[str, Any]:
     text = ray_nodes.JOB_STARTER.format(
         tag=request.tag,
         guard=quote_text(ray_nodes.GUARD),
-        end=shlex.quote(numbered_path(request.dir, "end", request.attempt)),
+        end=shlex.quote(layout.numbered_path(request.dir, "end", request.attempt)),
         drop=" ".join(process.OUTER),
         dir=shlex.quote(request.dir),
         command=build_job_command(farm, request),

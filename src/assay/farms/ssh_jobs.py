@@ -15,7 +15,7 @@ import json
 import os
 from dataclasses import dataclass
 
-from assay.farms.submit import has_numbered, load_submit_code, load_token, numbered_path
+from assay.farms.submit import has_numbered, load_submit_code, load_token
 from assay.farms.waiting import Key
 from assay.system import processes
 from assay.system.files import write_new
@@ -86,7 +86,7 @@ class SshJob:
 
     def numbered(self, kind: layout.Numbered) -> str:
         """Return the path of the attempt's file of a kind, such as `token.2`."""
-        return numbered_path(self.run_dir, kind, self.handle.attempt)
+        return layout.numbered_path(self.run_dir, kind, self.handle.attempt)
 
     def has(self, kind: layout.Numbered) -> bool:
         return has_numbered(self.run_dir, kind, self.handle.attempt)
@@ -143,7 +143,7 @@ def load_liveness(handle: JobHandle, run_dir: str) -> Liveness:
 
 
 def load_token_host(run_dir: str, attempt: int) -> str | None:
-    token = load_token(numbered_path(run_dir, "token", attempt))
+    token = load_token(layout.numbered_path(run_dir, "token", attempt))
     return token.host if token is not None else None
 
 

@@ -331,7 +331,7 @@ class SubmitExecutor(Executor):
         return submit_lines.build_state_dir(self.farm, run_dir)
 
     def _token_path(self, run_dir: str, attempt: int) -> str:
-        return numbered_path(self._state_dir(run_dir), "token", attempt)
+        return layout.numbered_path(self._state_dir(run_dir), "token", attempt)
 
     def _has_token(self, key: Key, is_fresh: bool) -> bool:
         """Return whether the job has its token. `is_fresh`: open its folder first, since NFS may cache for a minute
@@ -360,7 +360,9 @@ class SubmitExecutor(Executor):
             self._pending.pop((run_dir, handle.attempt), None)
             self._waiting.discard((run_dir, handle.attempt))
             self._take_token(run_dir, handle.attempt)
-            stop, theirs = (numbered_path(each, "stop", handle.attempt) for each in (run_dir, self._state_dir(run_dir)))
+            stop, theirs = (
+                layout.numbered_path(each, "stop", handle.attempt) for each in (run_dir, self._state_dir(run_dir))
+            )
             with contextlib.suppress(FileExistsError, FileNotFoundError):
                 write_new(theirs, read_text(stop))
             self._run_cancel_command(run_dir, handle.attempt)
@@ -430,13 +432,8 @@ class SubmitExecutor(Executor):
 # ---------------------------------------------------------------- files
 
 
-def numbered_path(run_dir: str, kind: layout.Numbered, attempt: int) -> str:
-    """Return the path of an attempt's file of a kind, such as `token.2`."""
-    return os.path.join(run_dir, layout.numbered_name(kind, attempt))
-
-
 def has_numbered(run_dir: str, kind: layout.Numbered, attempt: int) -> bool:
-    return os.path.exists(numbered_path(run_dir, kind, attempt))
+    return os.path.exists(layout.numbered_path(run_dir, kind, attempt))
 
 
 def collect_files(there: str, run_dir: str) -> None:

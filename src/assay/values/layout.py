@@ -168,6 +168,10 @@ def numbered_name(kind: Numbered, attempt: int) -> str:
     return f"{kind}.{attempt}"
 
 
+def numbered_path(run_dir: str, kind: Numbered, attempt: int) -> str:
+    return f"{run_dir}/{numbered_name(kind, attempt)}"
+
+
 def supervisor_name(host: str, pid: int, start: int) -> str:
     return f"{SUPERVISOR_PREFIX}{host}.{pid}.{start}"
 
