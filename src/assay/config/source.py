@@ -436,7 +436,12 @@ def _original_scalar(name: str, raw: Any) -> Value:
     """Return a scalar as PyYAML builds it; values that JSON lacks (dates) become the text of `str()`."""
     if name == "str":
         return raw.value
-    value = _constructor().construct_object(raw, deep=True)
+    import yaml
+
+    try:
+        value = _constructor().construct_object(raw, deep=True)
+    except (yaml.YAMLError, LookupError, AttributeError):
+        value = raw.value  # its tag does not fit, as in `!!bool x` or `!!int ''`
     return value if value is None or isinstance(value, bool | int | float | str) else str(value)
 
 
