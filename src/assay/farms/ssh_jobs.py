@@ -53,12 +53,14 @@ class HostSlot:
 
 
 def parse_slot(text: str) -> HostSlot | None:
-    """Return the slot of a job; None if the text is not a slot's."""
+    """Return the slot of a job; None if the text is not that of a slot: its lease may be damaged, or a pulled one."""
     try:
         fields = json.loads(text)
-        address = HostAddress(fields["host"], fields["root"], tuple(fields["options"]))
-        return HostSlot(address, int(fields["slot"]), bool(fields["keep"])) if is_host(address.name) else None
-    except (ValueError, KeyError, TypeError):
+        name, root, options = fields["host"], fields["root"], tuple(fields["options"])
+        if not all(isinstance(word, str) for word in (name, root, *options)) or not is_host(name):
+            return None
+        return HostSlot(HostAddress(name, root, options), int(fields["slot"]), bool(fields["keep"]))
+    except (ValueError, LookupError, TypeError, OverflowError, RecursionError):
         return None
 
 
