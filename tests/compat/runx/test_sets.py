@@ -138,6 +138,7 @@ def test_the_tenth_set_comes_after_the_ninth(tmp_path: Path) -> None:
     "content",
     [
         *("", "{", "[]", "{}", '{"runs": ["a"]}', '{"runs": {"id1": 5}}'),
+        *('{"runs": {}, "overrides": [1]}', '{"runs": {}, "overrides": "lr=1"}', '{"runs": {}, "tag": ["a"]}'),
         *('{"runs": {"id1": "../../elsewhere"}}', '{"runs": {"id1": ".assay"}}', '{"runs": {"id1": ""}}'),
     ],
 )

@@ -213,7 +213,10 @@ def _load(location: StudyLocation, number: int) -> RunSet:
     try:
         fields = parse_json(read_text(path))
         names = {str(id_): _check_name(name) for id_, name in fields["runs"].items()}
-        return RunSet(number, names, tuple(fields.get("overrides", ())), fields.get("tag"))
+        overrides, tag = fields.get("overrides", []), fields.get("tag") or ""
+        if not isinstance(overrides, list) or not all(isinstance(word, str) for word in (*overrides, tag)):
+            raise ValueError("its overrides or its tag are not strings")  # noqa: TRY301 reported below like any other
+        return RunSet(number, names, tuple(overrides), tag or None)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise FormatError(f"{path} is damaged: {error}", "remove it to start a new set of runs") from error
 
