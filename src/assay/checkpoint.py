@@ -10,7 +10,9 @@ import contextlib
 import io
 import pickle
 import re
+import struct
 import zipfile
+import zlib
 from typing import Any, Self
 
 from assay.errors import MissingPackageError, UsageError
@@ -19,8 +21,11 @@ from assay.script import build_number
 METRIC_KEY = "__metric"
 
 _NUMPY_NUMBER = {("numpy.core.multiarray", "scalar"), ("numpy._core.multiarray", "scalar"), ("numpy", "dtype")}
-# errors that reading a foreign or incomplete pickle may raise
-_DAMAGE = (pickle.UnpicklingError, EOFError, LookupError, ValueError, TypeError, AttributeError, ImportError)
+# errors that pickle, zipfile and torch raise for a foreign or damaged file
+_DAMAGE = (
+    *(pickle.UnpicklingError, zipfile.BadZipFile, zlib.error, struct.error, OSError, EOFError, ImportError),
+    *(LookupError, ValueError, TypeError, AttributeError, ArithmeticError, AssertionError, RuntimeError),
+)
 
 
 def write_checkpoint(content: dict[str, Any], path: str) -> None:
@@ -47,11 +52,11 @@ def load_metric(path: str) -> float | None:
     """The metric that a checkpoint was saved with, or None when it cannot be read."""
     number = None
     # without torch and without the tensors, which may have gigabytes
-    with contextlib.suppress(OSError, zipfile.BadZipFile, StopIteration, *_DAMAGE), zipfile.ZipFile(path) as archive:
+    with contextlib.suppress(StopIteration, *_DAMAGE), zipfile.ZipFile(path) as archive:
         name = next(name for name in archive.namelist() if name.endswith("/data.pkl"))
         number = build_number(_MetricReader(io.BytesIO(archive.read(name))).load()[METRIC_KEY])
     if number is None:  # an old format, or the metric is a tensor
-        with contextlib.suppress(UsageError, OSError, RuntimeError, *_DAMAGE):
+        with contextlib.suppress(UsageError, *_DAMAGE):
             number = build_number(load_checkpoint(path, map_location="cpu")[METRIC_KEY])
     return None if number is None else float(number)
 

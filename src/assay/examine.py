@@ -159,7 +159,7 @@ def find_outputs(output: str | os.PathLike[str], regex: str) -> list[Path]:
 def load_params(path: Path) -> dict[str, Any] | None:
     """Load the parameters of a run from mlrunner's `param` or our `run.json`; None if there is neither."""
     with contextlib.suppress(FileNotFoundError, IsADirectoryError):
-        return _parse_param((path / layout.PARAM_FILE).read_text("utf-8"), path)
+        return _parse_param((path / layout.PARAM_FILE).read_text("utf-8", "replace"), path)
     try:
         fields = parse_json((path / layout.RUN_FILE).read_text("utf-8", "surrogateescape"))
         spec = fields.get("spec") or fields
@@ -171,16 +171,15 @@ def load_params(path: Path) -> dict[str, Any] | None:
 
 
 def _parse_param(text: str, path: Path) -> dict[str, Any]:
+    from assay.config.source import parse_yaml_mapping
+
+    problems: list[str] = []
     try:
-        import yaml
+        params = parse_yaml_mapping(text, str(path / layout.PARAM_FILE), problems)
     except ImportError as error:
         raise MissingPackageError("reading mlrunner's param files", "PyYAML") from error
-    try:
-        params = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506 safe either way
-    except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
-        raise FormatError(f"{path / layout.PARAM_FILE} is not YAML: {error}") from error
-    if not isinstance(params, dict):
-        raise FormatError(f"{path / layout.PARAM_FILE} holds no parameters")
+    if problems or not params:
+        raise FormatError(problems[0] if problems else f"{path / layout.PARAM_FILE} holds no parameters")
     return {str(key): value for key, value in params.items()}
 
 

@@ -139,12 +139,16 @@ def test_folders_without_parameters_are_skipped_and_said(output, capsys):
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("param", "{", "is not YAML"),
+        ("param", "{", "param: not YAML ("),
         ("param", "", "holds no parameters"),
+        ("param", "- a", "param: a mapping was expected"),
         ("run.json", "{", "is damaged"),
         ("run.json", "[]", "is damaged"),
         ("run.json", '{"spec": {}}', "is damaged"),
-        ("param", "x: !!python/object/apply:os.getcwd []\n", "is not YAML"),
+        ("param", "x: !!python/object/apply:os.getcwd []\n", "param: not YAML ("),
+        ("param", "x: !!int ''\n", "param: not YAML ("),
+        ("param", "x: !!timestamp x\n", "param: not YAML ("),
+        ("param", "x: " + "[" * 100_000, "nested too deeply"),
     ],
 )
 def test_one_damaged_folder_does_not_cost_the_table(output, capsys, name, text, message):
@@ -155,6 +159,11 @@ def test_one_damaged_folder_does_not_cost_the_table(output, capsys, name, text, 
     assert message in (said := capsys.readouterr().out)
     assert f"skip {output / 'bad'}" in said
     assert len(examiner.experiments) == 3
+
+
+def test_tuples_and_bytes_that_are_not_utf_8_are_read(tmp_path):
+    (tmp_path / "param").write_bytes(b"shape: !!python/tuple\n- 1\n- 2\nnote: gr\xfcn\n")
+    assert examine.load_params(tmp_path) == {"shape": [1, 2], "note": "gr\ufffdn"}
 
 
 def test_a_missing_folder_or_a_bad_regex_is_an_error(output, tmp_path):

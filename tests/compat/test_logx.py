@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import csv
+import io
 import json
 import math
 import os
@@ -438,8 +439,23 @@ def test_initialize_needs_no_torch_and_takes_the_highest_epoch(logx, tmp_path, m
         logx.load_model(tmp_path / "x.pth")
 
 
-def test_a_best_model_that_cannot_be_read_is_kept_and_said(logx, tmp_path, torch, capsys):
-    (tmp_path / "best_checkpoint_ep4.pth").write_bytes(b"damaged")
+def damage_zip(offset, value):
+    """A zip file with a wrong byte at this offset of its table of contents."""
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as archive:
+        archive.writestr("a/data.pkl", b"x")
+    data = bytearray(content.getvalue())
+    data[data.index(b"PK\1\2") + offset] = value
+    return bytes(data)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"damaged", damage_zip(6, 99), damage_zip(8, 1), damage_zip(10, 7)],
+    ids=["", "version", "flag", "method"],
+)
+def test_a_best_model_that_cannot_be_read_is_kept_and_said(logx, tmp_path, torch, capsys, content):
+    (tmp_path / "best_checkpoint_ep4.pth").write_bytes(content)
     logx.initialize(tmp_path)
     assert logx.save_model({}, 0.1, 5) is True
     assert "cannot read the metric in" in capsys.readouterr().err

@@ -96,7 +96,7 @@ def test_logs_without_subdirectories_carry_the_name(tmp_path):
     assert find_newest_time(str(tmp_path / "missing")) == ""
 
 
-@pytest.mark.parametrize("text", ["train: [\n", "- a\n", "\x00"])
+@pytest.mark.parametrize("text", ["train: [\n", "- a\n", "\x00", "x: !!int ''\n", "x: !!timestamp x\n"])
 def test_a_damaged_param_and_a_word_that_is_no_state_are_problems(tmp_path, text):
     (tmp_path / "param").write_text(text)
     (tmp_path / "stat").write_text("train: done\ntest: failed\n")
@@ -152,6 +152,14 @@ def test_stat_is_written_as_the_original_writes_it(tmp_path):
     assert (tmp_path / "stat").read_text() == "avg: running\ntrain: finished\n"
     write_mlrunner_stat(str(tmp_path), {"avg": "failed"})
     assert load_mlrunner_stat(str(tmp_path)) == {"train": "finished", "avg": "failed"}, "other words are kept"
+
+
+@pytest.mark.parametrize("name", ["no", "1", "a: b", "#é", "-", "~"])
+def test_any_command_name_survives_in_stat(tmp_path, name):
+    """YAML reads some names as numbers, truth values or comments."""
+    write_mlrunner_stat(str(tmp_path), {name: "running", "plain": "finished"})
+    assert load_mlrunner_stat(str(tmp_path)) == {name: "running", "plain": "finished"}
+    assert yaml.safe_load((tmp_path / "stat").read_text()) == {name: "running", "plain": "finished"}
 
 
 def test_two_writers_lose_no_word(tmp_path):

@@ -106,6 +106,11 @@ def test_what_one_run_needs_is_asked_of_the_engine(folder: Path) -> None:
     assert choose(study, settings, "a").options == {"gpus": 2, "cpus": 8}
 
 
+def test_hosts_without_an_element_are_one_problem(folder: Path) -> None:
+    study, _ = write(folder, "farms: {a: {kind: ssh, hosts: [], slots: {b: 1}}}\n")
+    assert [problem.message for problem in study.farms["a"].problems] == ["names no host"]
+
+
 def test_an_unknown_name_is_told_what_there_is_and_where(folder: Path) -> None:
     study, settings = write(folder, "farms: {pool: {kind: ray}}\n", "[farms.cluster]\nkind = 'slurm'\n")
     with pytest.raises(NotFoundError) as caught:

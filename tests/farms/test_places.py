@@ -90,6 +90,15 @@ def test_a_name_that_ssh_would_take_for_an_option_is_refused(name: str) -> None:
     assert parse_slot(HostSlot(HostAddress(name, "/tmp")).render()) is None  # of a handle that was written elsewhere
 
 
+@pytest.mark.parametrize(
+    "changes", [{"host": None}, {"root": []}, {"options": [1]}, {"options": 5}, {"slot": float("inf")}, {"slot": [1]}]
+)
+def test_a_slot_in_a_damaged_lease_is_none(changes: dict[str, object]) -> None:
+    fields = json.loads(HostSlot(HostAddress("near")).render())
+    assert parse_slot(json.dumps({**fields, **changes})) is None
+    assert parse_slot("[" * 100_000) is None
+
+
 @pytest.mark.parametrize("name", ["gpu1", "me@gpu-1", "::1", "ssh://me@gpu1:22", "größe"])
 def test_names_of_hosts(name: str) -> None:
     assert parse_slot(HostSlot(HostAddress(name, "/tmp")).render()) is not None

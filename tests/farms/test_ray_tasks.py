@@ -451,6 +451,8 @@ class TestRefusals:
             ("somewhere", UsageError, "not a Ray address"),
             ("127.0.0.1:1", InfrastructureError, "no Ray cluster at 127.0.0.1:1"),
             ("127.0.0.1:99999999", InfrastructureError, "no Ray cluster"),
+            ("127.0.0.1:²", UsageError, "not a Ray address"),
+            ("a..b:6379", InfrastructureError, "no Ray cluster at a..b:6379: the name of its host is not valid"),
         ],
     )
     def test_addresses(self, address: str, error: type[Exception], words: str) -> None:

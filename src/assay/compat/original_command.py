@@ -54,7 +54,7 @@ class Parser(argparse.ArgumentParser):
         return [each for each in found if each[0] not in self._added] or found
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
-        """Parse words with overrides: all words NAME=VALUE, also after a flag that accepts any number of words."""
+        """Parse the words. Those of the form NAME=VALUE are overrides, also after a flag that takes many words."""
         parsed, rest = self.parse_known_args(args, namespace)
         overrides = [word for word in rest if is_override(word)]
         if unknown := [word for word in rest if not is_override(word)]:
@@ -74,7 +74,7 @@ def is_override(word: str) -> bool:
 
 
 def positive(text: str) -> int:
-    """For argparse, which calls it by this name when it complains."""
+    """Parse a whole number for argparse, whose messages contain the name of this function."""
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError("must be 1 or more")
@@ -82,7 +82,7 @@ def positive(text: str) -> int:
 
 
 def count(text: str) -> int:
-    """For argparse, which calls it by this name when it complains."""
+    """Parse a whole number for argparse, whose messages contain the name of this function."""
     number = int(text)
     if number < 0:
         raise argparse.ArgumentTypeError("must be 0 or more")
@@ -104,7 +104,8 @@ def write_lines(lines: Iterable[str]) -> None:
 
 
 def conclude(report: Report, began: float, *, is_shown: bool) -> int:
-    """Print the problems, with `is_shown` after a summary of the runs and the last lines of logs of failed ones."""
+    """Print the problems of a report and return its exit code. With `is_shown`, print a summary of the runs first, and
+    the last lines of the logs of failed runs."""
     from assay.launch.api import render_report
     from assay.system.terminal import terminal_width, use_color
 

@@ -321,7 +321,7 @@ def parse_yaml_mapping(text: str, name: str, problems: list[str]) -> dict[Any, V
         if _find_too_deep(text) is not None:
             raise ValueError("nested too deeply")  # noqa: TRY301 reported below like any other
         found = yaml.load(text, Loader=_loader_with_tuples())  # noqa: S506 - a SafeLoader with one more tag
-    except (yaml.YAMLError, ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
+    except (yaml.YAMLError, ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError) as error:
         problems.append(f"{name}: not YAML ({' '.join(str(error).split())})")
         return {}
     if found is None or isinstance(found, dict):
@@ -439,7 +439,12 @@ def _original_scalar(name: str, raw: Any) -> Value:
     """Return a scalar as PyYAML builds it; values that JSON lacks (dates) become the text of `str()`."""
     if name == "str":
         return raw.value
-    value = _constructor().construct_object(raw, deep=True)
+    import yaml
+
+    try:
+        value = _constructor().construct_object(raw, deep=True)
+    except (yaml.YAMLError, LookupError, AttributeError):
+        value = raw.value  # its tag does not fit, as in `!!bool x` or `!!int ''`
     return value if value is None or isinstance(value, bool | int | float | str) else str(value)
 
 

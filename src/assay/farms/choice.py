@@ -149,9 +149,9 @@ def _check_hosts(fields: Fields, given: Mapping[str, Item], options: Mapping[str
     hosts = options.get("hosts") or ()
     if "hosts" in given and given["hosts"].node.kind == "sequence" and not hosts:
         fields.problems.add("names no host", join_key(key, "hosts"), given["hosts"].position, "as in `hosts: [gpu1]`")
-    for host in (host for host in hosts if host is not None and not is_host(host)):
+    for host in (host for host in hosts if not is_host(host)):
         fields.problems.add(f"{host!r} is not a host", join_key(key, "hosts"), given["hosts"].position, NO_HOST)
-    for name in (name for name, value in options.items() if isinstance(value, dict) and "hosts" in options):
+    for name in (name for name, value in options.items() if isinstance(value, dict) and hosts):
         for host in (host for host in options[name] if host not in hosts):
             problem = f"{host} is not among the hosts: {', '.join(hosts)}"
             fields.problems.add(problem, join_key(key, name), given[name].position)

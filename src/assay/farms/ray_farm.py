@@ -120,7 +120,7 @@ def _parse_address(address: str) -> tuple[str, int, bytes, bool]:
     """Return host and port of a head or a dashboard, a question that it answers, and whether it takes only TLS."""
     if not is_jobs_address(address):
         host, _, port = address.rpartition(":")
-        if not host or not port.isdigit():
+        if not host or not port.isdecimal():
             hint = "write `auto`, `local`, HOST:PORT as in 10.0.0.1:6379, or the dashboard's address as in"
             raise UsageError(f"{address!r} is not a Ray address", f"{hint} http://10.0.0.1:8265")
         is_plain = os.environ.get("RAY_USE_TLS", "0") in ("", "0")  # else the head would not answer plain text
@@ -148,6 +148,8 @@ def _reach(host: str, port: int, question: bytes, uses_tls: bool) -> str:
             elif question:
                 connection.sendall(question)
                 connection.recv(1)
+    except UnicodeError:  # of an empty label, as in a..b, or one that is too long
+        return "the name of its host is not valid"
     except (OSError, OverflowError) as error:
         return getattr(error, "strerror", None) or str(error) or type(error).__name__
     return ""

@@ -27,12 +27,20 @@ from assay.farms.engines import LOST_AFTER_S
 from assay.farms.ray_bridge import Bridge, SilentError, find_bridge
 from assay.farms.ray_farm import LOCAL
 from assay.farms.ray_nodes import REFUSED, Ended
-from assay.farms.submit import SubmitExecutor, find_lost_hosts, find_unfinished, load_submit_code, write_submission
+from assay.farms.submit import (
+    SubmitExecutor,
+    find_lost_hosts,
+    find_unfinished,
+    has_numbered,
+    load_submit_code,
+    read_submit_log,
+    write_submission,
+)
 from assay.farms.submit_lines import build_job_command
 from assay.farms.waiting import Key
 from assay.show.formatting import render_duration
 from assay.system import processes
-from assay.system.files import read_end, write_new
+from assay.system.files import write_new
 from assay.values import layout
 from assay.values.run import JobHandle, JobRequest, Liveness, Usage
 from assay.values.study import Farm
@@ -48,7 +56,6 @@ _PROBE_S = 15.0  # between checks whether a cluster without connection is there
 _SETTLE_S = 20.0  # how long Ray may take to report the end of a job
 _MOST_SILENCE_S = 60.0  # limit of the answers about tasks together; then the connection is closed
 _CLUSTER_DEATH_S = 90.0  # Ray's nodes end themselves and their workers when the head was away for 60 s
-_LOG_TAIL_BYTES = 4096
 _BATCH_S = 0.05  # the first of several jobs that are submitted together waits no longer than this for the others
 
 
@@ -187,8 +194,7 @@ class RayExecutor(SubmitExecutor):
     def refusal(self, handle: JobHandle, run_dir: str) -> str | None:
         if not load_submit_code(run_dir, handle.attempt):
             return None
-        said = read_end(os.path.join(run_dir, layout.submit_log_name(handle.attempt)), _LOG_TAIL_BYTES).strip()
-        return f"Ray did not start the job: {said}"
+        return f"Ray did not start the job: {read_submit_log(run_dir, handle.attempt).strip()}"
 
     # ------------------------------------------------------------ watching
 
@@ -248,7 +254,7 @@ class RayExecutor(SubmitExecutor):
     def _look_at_files(self, keys: Sequence[Key], pause_s: float) -> None:
         """Read the files of jobs and rarely ask a dashboard: each job leaves `end.N`, unless it has died or waits."""
         begun = [key for key in keys if key not in self._waiting]
-        ended = [key for key in begun if os.path.exists(os.path.join(key[0], layout.numbered_name("end", key[1])))]
+        ended = [key for key in begun if has_numbered(key[0], "end", key[1])]
         self._ends.update(dict.fromkeys(ended))
         if ended:
             return
@@ -304,7 +310,7 @@ class RayExecutor(SubmitExecutor):
         other = token.host if token is not None and token.pid != 0 and token.host != processes.host_name() else ""
         if (token is not None and not other) or load_submit_code(run_dir, handle.attempt):
             return super()._judge(handle, run_dir)
-        if os.path.exists(os.path.join(run_dir, layout.numbered_name("end", handle.attempt))):
+        if has_numbered(run_dir, "end", handle.attempt):
             return Liveness.GONE
         is_known, is_over = self._find_end(handle, (run_dir, handle.attempt))
         if is_known and not is_over:
@@ -412,10 +418,9 @@ class RayExecutor(SubmitExecutor):
         said, silence = self._taken_back.pop(key, None), self._silences.pop(key, None)
         if said and self._is_unbegun(*key):
             return "taken back", said
-        if self._is_stopped(*key):
+        if has_numbered(run_dir, "stop", handle.attempt):
             return None
-        end = os.path.join(run_dir, layout.numbered_name("end", handle.attempt))
-        if silence is not None and not os.path.exists(end):
+        if silence is not None and not has_numbered(run_dir, "end", handle.attempt):
             self._fenced.add(key)
             return "fence", silence
         name = self.find_job(handle, run_dir)
@@ -484,7 +489,7 @@ def _build_job(farm: Farm, request: JobRequest) -> dict[str, Any]:
         "demand": ray_farm.build_demand(farm),
         "dir": request.dir,
         "script": os.path.join(request.dir, layout.JOB_FILE),
-        "end": os.path.join(request.dir, layout.numbered_name("end", request.attempt)),
+        "end": layout.numbered_path(request.dir, "end", request.attempt),
         "tag": request.tag,
         "env": process.request_environment(request),
         "drop": process.OUTER,
@@ -499,7 +504,7 @@ def _build_remote_job(farm: Farm, request: JobRequest) -> dict[str, Any]:
     text = ray_nodes.JOB_STARTER.format(
         tag=request.tag,
         guard=quote_text(ray_nodes.GUARD),
-        end=shlex.quote(os.path.join(request.dir, layout.numbered_name("end", request.attempt))),
+        end=shlex.quote(layout.numbered_path(request.dir, "end", request.attempt)),
         drop=" ".join(process.OUTER),
         dir=shlex.quote(request.dir),
         command=build_job_command(farm, request),

@@ -37,7 +37,15 @@ from assay.farms import container
 from assay.farms import slurm_queue as queue
 from assay.farms.engines import LOST_AFTER_S, PYXIS, parse_signal
 from assay.farms.slurm_queue import REQUEUED, REQUEUED_BY, SilentNodes, build_exclusion
-from assay.farms.submit import SubmitExecutor, find_lost_hosts, find_unfinished, load_submit_code, write_submission
+from assay.farms.submit import (
+    SubmitExecutor,
+    find_lost_hosts,
+    find_unfinished,
+    has_numbered,
+    load_submit_code,
+    read_submit_log,
+    write_submission,
+)
 from assay.farms.submit_lines import build_exec_command
 from assay.record import run_directory
 from assay.show.formatting import render_duration
@@ -322,7 +330,7 @@ class SlurmExecutor(SubmitExecutor):
         for run_dir, attempt in (key for key in self._watched if key not in self._waiting):
             if self._queue.down and (token := self._load_token(run_dir, attempt)) is not None:
                 runs.setdefault(token.node, []).append(os.path.basename(run_dir))
-            if os.path.exists(os.path.join(run_dir, layout.numbered_name("lease", attempt + 1))):
+            if has_numbered(run_dir, "lease", attempt + 1):
                 self._fenced.add((run_dir, attempt))
         self._nodes.note(self._queue.down or {}, runs)
 
@@ -441,7 +449,7 @@ class SlurmExecutor(SubmitExecutor):
         refused = super().refusal(handle, run_dir)
         if refused is not None:
             return "interrupt", refused
-        if self._is_stopped(run_dir, handle.attempt):
+        if has_numbered(run_dir, "stop", handle.attempt):
             return None
         silence = self._explain_silence(run_dir, handle.attempt)
         if silence is not None:
@@ -488,8 +496,6 @@ class SlurmExecutor(SubmitExecutor):
         """Write the stop file first: a job ends its own processes in the right order. Slurm ends jobs that do not
         react. Attempts that were given up are not waited for: `end_fenced` has asked Slurm to end them."""
         jobs = [job for job in jobs if (job[1], job[0].attempt) not in self._fenced]
-        for handle, run_dir in jobs:
-            self._take_token(run_dir, handle.attempt)
         try:
             super().cancel(jobs, grace_s)
         except InfrastructureError:
@@ -541,7 +547,7 @@ class SlurmExecutor(SubmitExecutor):
 
 
 def _load_place(run_dir: str, attempt: int) -> _Place | None:
-    match = re.match(_PLACE, read_end(os.path.join(run_dir, layout.submit_log_name(attempt)), _TAIL_BYTES))
+    match = re.match(_PLACE, read_submit_log(run_dir, attempt))
     if match is None:
         return None
     folder = os.path.join(os.path.dirname(run_dir.rstrip("/")), layout.STUDY_META_DIR, layout.SLURM_DIR)
@@ -559,7 +565,7 @@ def _has_others(place: _Place | None, dirs: AbstractSet[str]) -> bool:
     attempts = [(path, _ATTEMPT.search(text)) for path, text in zip(words[::3], words[1::3], strict=False)]
     found = [(path, int(match[1])) for path, match in attempts if match and path not in dirs]
     ours = [(path, number) for path, number in found if (_load_place(path, number) == place)]
-    return not all(os.path.exists(os.path.join(path, layout.numbered_name("end", number))) for path, number in ours)
+    return not all(has_numbered(path, "end", number) for path, number in ours)
 
 
 def _build_environment() -> dict[str, str]:

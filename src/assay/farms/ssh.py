@@ -21,7 +21,7 @@ from assay.farms.engines import LOST_AFTER_S
 from assay.farms.ssh_host import Host, Shared
 from assay.farms.ssh_jobs import Cancel, HostAddress, HostSlot, SshJob, parse_slot
 from assay.farms.ssh_session import LostError, SshSession
-from assay.farms.submit import load_submit_failure
+from assay.farms.submit import has_numbered, load_submit_failure
 from assay.farms.waiting import Key
 from assay.record import run_directory
 from assay.show.formatting import render_duration
@@ -83,29 +83,22 @@ class SshExecutor(Executor):
             if not is_waiting and all(host.is_silent() or host.refusal for host in hosts):
                 problems = dict.fromkeys(host.refusal or host.problem or "" for host in hosts)
                 raise InfrastructureError("; ".join(problems), "the same command goes on when a host answers")
-        return self._choose_slot(lambda host: host.is_ready) is not None
+        return any(self._host(slot).is_ready for slot in self._find_free())
 
-    def _choose_slot(self, is_fit: Callable[[Host], bool]) -> HostSlot | None:
-        """Return a free slot on the host that has most of them."""
+    def _find_free(self) -> list[HostSlot]:
         with self._shared.changed:
-            free = [
-                slot
-                for slot in self._slots
-                if is_fit(host := self._host(slot))
-                and host.is_usable()
-                and all(job.slot.number != slot.number for job in host.jobs.values())
-            ]
-        count = {slot.address: sum(each.address == slot.address for each in free) for slot in free}
-        return max(free, key=lambda slot: count[slot.address], default=None)
+            usable = [(slot, self._host(slot)) for slot in self._slots if self._host(slot).is_usable()]
+            return [slot for slot, host in usable if all(job.slot.number != slot.number for job in host.jobs.values())]
 
     def _choose_place(self, avoided: Collection[HostAddress]) -> HostSlot:
-        """Choose a slot for a run, which waits if none is free: not on hosts on which it was lost, if others answer."""
+        """Choose a slot for a run: a free one on the host that has most of them, if possible one that has answered. The
+        run waits if none is free. It is not placed on hosts on which it was lost, if others answer."""
         allowed = [slot for slot in self._slots if slot.address not in avoided and self._host(slot).is_usable()]
         addresses = {slot.address for slot in allowed or self._slots}
-        found = self._choose_slot(lambda host: host.is_ready and host.address in addresses)
-        found = found or self._choose_slot(lambda host: host.address in addresses)
-        if found is not None:
-            return found
+        free = [slot for slot in self._find_free() if slot.address in addresses]
+        if free:
+            count = Counter(slot.address for slot in free)
+            return max(free, key=lambda slot: (self._host(slot).is_ready, count[slot.address]))
         with self._shared.changed:
             taken = Counter(job.slot for slot in allowed for job in self._host(slot).jobs.values())
         return min(allowed or self._slots, key=taken.__getitem__)
@@ -162,7 +155,7 @@ class SshExecutor(Executor):
         key, slot = (run_dir, handle.attempt), parse_slot(handle.native_id)
         if key not in self._shared.lost or slot is None or not self._host(slot).is_silent():
             return None
-        is_stopped = os.path.exists(os.path.join(run_dir, layout.numbered_name("stop", handle.attempt)))
+        is_stopped = has_numbered(run_dir, "stop", handle.attempt)
         others = [self._host(each) for each in self._slots if each.address != slot.address]
         if is_stopped or not any(host.is_ready and host.is_usable() for host in others):
             return None  # if no host answers, this machine may be the one that is cut off

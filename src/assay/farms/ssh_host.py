@@ -20,7 +20,7 @@ from assay.errors import AssayError, InfrastructureError
 from assay.farms import ssh_files
 from assay.farms.ssh_jobs import NEVER, Cancel, HostAddress, SshJob, load_liveness, may_be_sent, unsent
 from assay.farms.ssh_session import ChunkWriter, LostError, RefusedError, SshSession
-from assay.farms.submit import write_submission
+from assay.farms.submit import has_numbered, write_submission
 from assay.farms.waiting import Key
 from assay.show.formatting import render_duration
 from assay.system.locks import try_lock
@@ -399,7 +399,7 @@ class Host:
                 is_held = True
             has_left = os.path.exists(job.numbered("end"))
             # no files of an attempt are stored any more if it was given up and the next attempt exists
-            has_successor = os.path.exists(job.path(layout.numbered_name("lease", job.handle.attempt + 1)))
+            has_successor = has_numbered(job.run_dir, "lease", job.handle.attempt + 1)
             yield is_held and not has_left and not has_successor
         finally:
             os.close(fd)

@@ -15,7 +15,7 @@ import json
 import os
 from dataclasses import dataclass
 
-from assay.farms.submit import load_submit_code, load_token
+from assay.farms.submit import has_numbered, load_submit_code, load_token
 from assay.farms.waiting import Key
 from assay.system import processes
 from assay.system.files import write_new
@@ -53,12 +53,14 @@ class HostSlot:
 
 
 def parse_slot(text: str) -> HostSlot | None:
-    """Return the slot of a job; None if the text is not a slot's."""
+    """Return the slot of a job; None if the text is not that of a slot: its lease may be damaged, or a pulled one."""
     try:
         fields = json.loads(text)
-        address = HostAddress(fields["host"], fields["root"], tuple(fields["options"]))
-        return HostSlot(address, int(fields["slot"]), bool(fields["keep"])) if is_host(address.name) else None
-    except (ValueError, KeyError, TypeError):
+        name, root, options = fields["host"], fields["root"], tuple(fields["options"])
+        if not all(isinstance(word, str) for word in (name, root, *options)) or not is_host(name):
+            return None
+        return HostSlot(HostAddress(name, root, options), int(fields["slot"]), bool(fields["keep"]))
+    except (ValueError, LookupError, TypeError, OverflowError, RecursionError):
         return None
 
 
@@ -86,10 +88,10 @@ class SshJob:
 
     def numbered(self, kind: layout.Numbered) -> str:
         """Return the path of the attempt's file of a kind, such as `token.2`."""
-        return self.path(layout.numbered_name(kind, self.handle.attempt))
+        return layout.numbered_path(self.run_dir, kind, self.handle.attempt)
 
     def has(self, kind: layout.Numbered) -> bool:
-        return os.path.exists(self.numbered(kind))
+        return has_numbered(self.run_dir, kind, self.handle.attempt)
 
     def was_offered(self) -> bool:
         """Return whether a supervisor has begun to send the job: the host may have it."""
@@ -127,12 +129,12 @@ class Cancel:
 def load_liveness(handle: JobHandle, run_dir: str) -> Liveness:
     """Whether a job is alive, by local files: ALIVE if a host may have it, UNKNOWN if the host does not answer."""
     attempt = handle.attempt
-    if os.path.exists(os.path.join(run_dir, layout.numbered_name("end", attempt))):
+    if has_numbered(run_dir, "end", attempt):
         return Liveness.GONE
     token = load_token_host(run_dir, attempt)
     if token == layout.NO_HOST:
         return Liveness.GONE
-    if os.path.exists(os.path.join(run_dir, layout.numbered_name("unreachable", attempt))):
+    if has_numbered(run_dir, "unreachable", attempt):
         return Liveness.UNKNOWN
     if token is not None:
         return Liveness.ALIVE
@@ -143,7 +145,7 @@ def load_liveness(handle: JobHandle, run_dir: str) -> Liveness:
 
 
 def load_token_host(run_dir: str, attempt: int) -> str | None:
-    token = load_token(os.path.join(run_dir, layout.numbered_name("token", attempt)))
+    token = load_token(layout.numbered_path(run_dir, "token", attempt))
     return token.host if token is not None else None
 
 

@@ -286,7 +286,7 @@ class SubmitExecutor(Executor):
     def _judge(self, handle: JobHandle, run_dir: str) -> Liveness:
         if self._is_shell and (run_dir, handle.attempt) in self._clients:
             return Liveness.ALIVE  # until it is reaped, since it holds the slot
-        if os.path.exists(os.path.join(self._state_dir(run_dir), layout.numbered_name("end", handle.attempt))):
+        if has_numbered(self._state_dir(run_dir), "end", handle.attempt):
             return Liveness.GONE
         token = self._load_token(run_dir, handle.attempt)
         if token is None:
@@ -331,7 +331,7 @@ class SubmitExecutor(Executor):
         return submit_lines.build_state_dir(self.farm, run_dir)
 
     def _token_path(self, run_dir: str, attempt: int) -> str:
-        return os.path.join(self._state_dir(run_dir), layout.numbered_name("token", attempt))
+        return layout.numbered_path(self._state_dir(run_dir), "token", attempt)
 
     def _has_token(self, key: Key, is_fresh: bool) -> bool:
         """Return whether the job has its token. `is_fresh`: open its folder first, since NFS may cache for a minute
@@ -345,9 +345,6 @@ class SubmitExecutor(Executor):
 
     def _load_token(self, run_dir: str, attempt: int) -> AttemptToken | None:
         return load_token(self._token_path(run_dir, attempt))
-
-    def _is_stopped(self, run_dir: str, attempt: int) -> bool:
-        return os.path.exists(os.path.join(run_dir, layout.numbered_name("stop", attempt)))
 
     def _is_unbegun(self, run_dir: str, attempt: int) -> bool:
         """Return whether an attempt never began, and never will: its token was taken by a supervisor."""
@@ -363,10 +360,11 @@ class SubmitExecutor(Executor):
             self._pending.pop((run_dir, handle.attempt), None)
             self._waiting.discard((run_dir, handle.attempt))
             self._take_token(run_dir, handle.attempt)
-            there, stop = self._state_dir(run_dir), layout.numbered_name("stop", handle.attempt)
-            if there != run_dir:
-                with contextlib.suppress(FileExistsError, FileNotFoundError):
-                    write_new(os.path.join(there, stop), read_text(os.path.join(run_dir, stop)))
+            stop, theirs = (
+                layout.numbered_path(each, "stop", handle.attempt) for each in (run_dir, self._state_dir(run_dir))
+            )
+            with contextlib.suppress(FileExistsError, FileNotFoundError):
+                write_new(theirs, read_text(stop))
             self._run_cancel_command(run_dir, handle.attempt)
         process.end_attempts([self._members(handle, run_dir) for handle, run_dir in jobs], grace_s)
         self._confirm(jobs, grace_s)
@@ -421,8 +419,7 @@ class SubmitExecutor(Executor):
             return False
         if not token.host:
             return self._unwritten_token(run_dir, handle.attempt) is not Liveness.GONE
-        end = layout.numbered_name("end", handle.attempt)
-        return not os.path.exists(os.path.join(self._state_dir(run_dir), end))
+        return not has_numbered(self._state_dir(run_dir), "end", handle.attempt)
 
     def close(self) -> None:
         for pidfd in self._pidfds:
@@ -433,6 +430,10 @@ class SubmitExecutor(Executor):
 
 
 # ---------------------------------------------------------------- files
+
+
+def has_numbered(run_dir: str, kind: layout.Numbered, attempt: int) -> bool:
+    return os.path.exists(layout.numbered_path(run_dir, kind, attempt))
 
 
 def collect_files(there: str, run_dir: str) -> None:
@@ -480,7 +481,7 @@ def read_submit_log(run_dir: str, attempt: int) -> str:
 def load_submit_failure(run_dir: str, attempt: int) -> str | None:
     """Return why an attempt was never submitted, with the last lines of output; None if it was, or may still be."""
     code = load_submit_code(run_dir, attempt)
-    if not code or os.path.exists(os.path.join(run_dir, layout.numbered_name("token", attempt))):
+    if not code or has_numbered(run_dir, "token", attempt):
         return None
     lines = read_submit_log(run_dir, attempt).strip().splitlines()[-5:]
     said = ": " + "\n".join(lines) if lines else ", and it printed nothing"

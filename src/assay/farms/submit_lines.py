@@ -1,4 +1,4 @@
-"""The commands that submit jobs to a farm, and the lines that show them: texts only.
+"""The commands that submit jobs to a farm, and the lines that show them, as strings: nothing is executed here.
 
 Everything here is shell text, since SUBMIT_CMD and RESOURCES are: a value may have several arguments or flags. Values
 that we insert ourselves (paths, names, the job's command) are quoted for their position.
@@ -21,17 +21,17 @@ from assay.values.study import Farm, Quote, Value, quote_inside
 
 _SHELLS = {"ash", "bash", "dash", "fish", "ksh", "mksh", "sh", "zsh"}
 _RUN_DIR_WORD = "LOGDIR"
-_PLACES = ("job", "name", "slug", "resources", "command", "dir", "script", "native_id")
-_PLACE = re.compile(r"\{\{(?P<literal>" + "|".join(_PLACES) + r")\}\}|(?<!\$)\{(?P<name>" + "|".join(_PLACES) + r")\}")
+_NAMES = "job|name|slug|resources|command|dir|script|native_id"
+_PLACEHOLDER = re.compile(rf"\{{\{{(?P<literal>{_NAMES})\}}\}}|(?<!\$)\{{(?P<name>{_NAMES})\}}")
 _QUOTES: dict[str, Quote] = {"'": "single", '"': "double"}
-_LABEL_LENGTH = 63  # the most characters of a Kubernetes name
+_LABEL_LENGTH = 63  # the most characters that a name of Kubernetes may have
 
 
 def build_submit_command(farm: Farm, request: JobRequest) -> str:
     """Return the bash text that submits attempt N of a run; the job starts `job.sh`, whatever the run's commands."""
     if farm.kind == "template":
-        if not {"command", "script"} & _places(farm.submit):
-            hint = "put {command} or {script} where the farm's command wants the job"
+        if not {"command", "script"} & _find_placeholders(farm.submit):
+            hint = "write {command} or {script} where the farm's command takes the job"
             raise UsageError(f"the template of the farm {farm.name} submits nothing: {farm.submit}", hint)
         return _fill(farm.submit, _template_values(farm, request))
     name = shlex.quote(build_farm_name(farm, request))
@@ -62,12 +62,12 @@ def build_exec_command(farm: Farm, request: JobRequest) -> str:
 
 
 def build_job_script(farm: Farm, request: JobRequest) -> str:
-    """Return a file with the job's command, for farms that take a script (qsub, bsub <)."""
+    """Return the content of a file with the job's command, for farms that take a script (qsub, bsub <)."""
     return f"#!/usr/bin/env bash\nexec {build_job_command(farm, request)}\n"
 
 
 def build_state_dir(farm: Farm, run_dir: str) -> str:
-    """Return where the job's files appear: the run directory, or its folder below NGC_LOGROOT."""
+    """Return the folder in which the job's files appear: the run directory, or the run's folder below NGC_LOGROOT."""
     if farm.kind != "ngc" or not farm.remote_root:
         return run_dir
     return f"{farm.remote_root.rstrip('/')}/{_study_and_run(run_dir)}"
@@ -126,11 +126,11 @@ def find_program(farm: Farm) -> str | None:
 
 
 def uses_script(farm: Farm) -> bool:
-    return farm.kind == "template" and "script" in _places(farm.submit)
+    return farm.kind == "template" and "script" in _find_placeholders(farm.submit)
 
 
-def _places(template: str) -> set[str]:
-    return {match["name"] for match in _PLACE.finditer(template) if match["name"]}
+def _find_placeholders(template: str) -> set[str]:
+    return {match["name"] for match in _PLACEHOLDER.finditer(template) if match["name"]}
 
 
 def _words(text: str) -> list[str]:
@@ -230,14 +230,15 @@ def _template_values(farm: Farm, request: JobRequest) -> dict[str, str]:
 
 
 def _fill(template: str, values: Mapping[str, str]) -> str:
-    return _insert(template, values, _PLACE, plain=("resources",))
+    return _insert(template, values, _PLACEHOLDER, plain=("resources",))
 
 
-def _insert(text: str, values: Mapping[str, str], place: re.Pattern[str], plain: tuple[str, ...] = ()) -> str:
-    """Replace places by values, each quoted as the shell's quotes around it demand. `plain` values are shell text."""
+def _insert(text: str, values: Mapping[str, str], placeholder: re.Pattern[str], plain: tuple[str, ...] = ()) -> str:
+    """Replace placeholders by values, each quoted as the shell's quotes around it demand. Values that `plain` names are
+    shell text and are not quoted."""
     done: list[str] = []
     quote, last = "", 0
-    for match in place.finditer(text):
+    for match in placeholder.finditer(text):
         quote = _quote_state(text[last : match.start()], quote)
         groups = match.groupdict()
         name = groups.get("name") or match[0]
@@ -252,7 +253,7 @@ def _insert(text: str, values: Mapping[str, str], place: re.Pattern[str], plain:
 
 
 def _quote_state(text: str, quote: str) -> str:
-    """Return which quotes are open at the end of this text: none, single or double."""
+    """Return which quotes are open at the end of this shell text: none, single or double."""
     escaped = False
     for char in text:
         if escaped:

@@ -262,13 +262,15 @@ p: 4
     assert plan.links == ()
 
 
-def test_empty_documents_are_passed_over_with_a_word(project):
+def test_empty_documents_and_duplicate_keys_are_warnings(project):
     """B29"""
     study = project.load("---\n---\ntemplate: {a: 'x {p}'}\nresource: [0]\n---\n---\np: 1\n---\n")
     assert len(study.sweeps) == 1
     said = [str(warning) for warning in study.warnings]
     assert len(said) == 3
     assert all("this document is empty" in text for text in said)
+    (warning,) = project.load(one("x [p]", "p: 1\np: 2")).warnings
+    assert "this key is here twice" in str(warning)
 
 
 def test_what_names_a_directory(project):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import bz2
+import contextlib
 import gzip
 import io
+import itertools
 import os
 import stat
 import tarfile
@@ -223,6 +225,39 @@ def test_nothing_of_a_hostile_tar_is_kept(tmp_path: Path, case: str) -> None:
     assert [entry.name for entry in tmp_path.rglob("*")] == ["work", "a.tar"]
 
 
+def filter_by_the_library(name: str, mode: int) -> dict[str, int]:
+    """The path and mode that the library's filter would give a plain file; empty if it is refused."""
+    try:
+        found = tarfile.data_filter(member(name, mode=mode)[0], "/aside")
+    except tarfile.FilterError:
+        return {}
+    path = os.path.normpath(os.path.join("/aside", found.name))
+    return {} if path == "/aside" or found.mode is None else {os.path.relpath(path, "/aside"): found.mode}
+
+
+def test_a_plain_file_gets_the_path_and_mode_that_the_library_s_filter_would_give_it(tmp_path: Path) -> None:
+    """Its filter looks for links in each part of a path, which takes long; ours must refuse and change the same."""
+    names = ["/".join(parts) for parts in itertools.product(["..", ".", "a", ""], repeat=3)]
+    files = [*((name, 0o644) for name in names), *(("x", mode) for mode in range(0, 0o10000, 0o111))]
+    umask = os.umask(0)
+    try:
+        for number, (name, mode) in enumerate(files):
+            folder = tmp_path / f"{number}" / "deep"
+            folder.mkdir(parents=True)
+            path = write_tar(folder / "a.tar", member(name, mode=mode))
+            with contextlib.suppress(ArchiveError):
+                unpack_to(path)
+            path.unlink()
+            modes = {
+                os.path.relpath(each, folder / "aside"): each.stat().st_mode & 0o7777
+                for each in folder.parent.rglob("*")
+                if each.is_file()
+            }
+            assert modes == filter_by_the_library(name, mode), (name, oct(mode))
+    finally:
+        os.umask(umask)
+
+
 @pytest.mark.parametrize(
     ("name", "mode", "content", "words"),
     [
@@ -320,6 +355,7 @@ def flip_in_the_middle(content: bytes) -> bytes:
 HARMS: dict[str, Callable[[bytes], bytes]] = {
     "another page": lambda _: b"<html><body>Please log in</body></html>" * 30,
     "cut in half": lambda content: content[: len(content) // 2],
+    "without its beginning": lambda content: content[100:],
     "flipped": flip_in_the_middle,
     "empty": lambda _: b"",
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gzip
 import json
+import math
 import os
 import shlex
 import socket
@@ -119,8 +120,12 @@ def test_a_trace_without_calls_has_no_plane(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.rglob("h.*")] == ["h.trace.json.gz"]
     assert arrange_profiles(str(tmp_path / "absent"), "h") == [], "no profile is no problem"
     events = [{"ph": "M", "name": "thread_name"}, 3, {"ph": "X", "name": "a"}]
-    traces: list[Any] = [{}, [], {"traceEvents": []}, {"traceEvents": "x"}, events]
-    assert [render_xspace(trace, "host") for trace in traces] == [None] * 5
+    odd = [{"ph": "M", "name": "thread_name", "args": True}]
+    odd += [
+        {"ph": "X", "name": "a", "ts": ts, "dur": dur} for ts, dur in ((10**400, 1), (1, "x"), (1, [2]), (math.nan, 1))
+    ]
+    traces: list[Any] = [{}, [], {"traceEvents": []}, {"traceEvents": "x"}, events, odd]
+    assert [render_xspace(trace, "host") for trace in traces] == [None] * 6
 
 
 # ---------------------------------------------------------------- planes

@@ -405,6 +405,8 @@ def test_a_build_or_a_workspace_that_fails(tools: StandIns, call: Cli) -> None:
         ("--no-such-flag", "assay perfzero setup: error: unrecognized arguments: --no-such-flag"),
         ("--dockerfile_path=docker/Dockerfile_ubuntu_1804_tf_v3", "did you mean 'docker/Dockerfile_ubuntu_1804_tf_v2'"),
         ("--dockerfile_path=image.tar.gz", "there is no file image.tar.gz"),
+        ("--dockerfile_path=https://[::1/image.tar.gz", "--dockerfile_path: 'https://[::1/image.tar.gz' is not a URL"),
+        ("--gcloud_key_file_url=http://me:key@[k", "--gcloud_key_file_url: 'http://***@[k' is not a URL"),
         ("--site_package_downloads=/no/such:x", "there is no folder /no/such"),
     ],
 )

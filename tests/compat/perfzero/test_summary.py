@@ -365,9 +365,9 @@ def test_perfzero_s_own_lines_are_read_and_damaged_ones_counted() -> None:
     assert (info.lines, info.unreadable, list(info.series)) == (3, 0, ["rss", "vms", "cpu_percent"])
     assert info.series["cpu_percent"] == ([1550040323.9, 1550040325.0, 1550040326.1], [771.1, 12.0, 99.5])
     damaged = ['{"time": 1, "rss"', "[]", '{"rss": 1}', '{"time": true, "rss": 1}', '{"time": NaN, "rss": 1}']
-    damaged.append('{"time": 1}')
+    damaged += ['{"time": 1}', f'{{"time": 1, "rss": 1{"0" * 400}}}']
     info = parse_process_info([*damaged, OLD[0], '{"time": 2, "rss": "much", "other": 5}'])
-    assert (info.lines, info.unreadable) == (2, 6)
+    assert (info.lines, info.unreadable) == (2, 7)
     assert info.series["other"] == ([2.0], [5.0])
     assert len(info.series["rss"][0]) == 1
 

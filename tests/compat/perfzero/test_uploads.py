@@ -120,6 +120,8 @@ def deep(summary):
 number = 3
 def silent(summary): os._exit(3)
 def leave(summary): sys.exit("not today")
+class Odd(Exception): name = object()
+def odd(summary): raise Odd("no room")
 def orphan(summary):
     if os.fork() == 0:
         time.sleep(1000)
@@ -155,6 +157,7 @@ def call(folder: Path, name: str, say: Callable[[str], None] = str, **further: A
         ("up.deep", "up.deep: RuntimeError: the table is full (up.py:5 in refuse, called from up.py:7 in deep)"),
         ("up.silent", "up.silent: it ended with exit code 3"),
         ("up.leave", "up.leave: not today"),
+        ("up.odd", "up.odd: up.Odd: no room (up.py:12 in odd)"),
         ("nowhere.keep", "nowhere.keep: ModuleNotFoundError: No module named 'nowhere'"),
     ],
 )

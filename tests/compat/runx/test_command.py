@@ -129,7 +129,7 @@ class TestFoundConfigurations:
         user.write("sweep.yml", "CMD: python train.py\nHPARAMS:\n  lr: 1\n  lr: 2\n")
         said = user.well("runx", "sweep.yml", "-n")
         assert said.lines == user.well("run", "sweep.yml", "-n").lines == ["python train.py --lr 2"]
-        assert said.err.count("sweep.yml:4:3") == 1
+        assert said.err.count("sweep.yml:4:3 HPARAMS.lr: this key is here twice") == 1
 
     def test_an_environment_in_front_of_the_command(self, user: UserFolder) -> None:
         """B18b"""

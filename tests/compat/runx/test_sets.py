@@ -129,22 +129,28 @@ def test_the_tenth_set_comes_after_the_ninth(tmp_path: Path) -> None:
     meta = tmp_path / "study" / ".assay"
     meta.mkdir(parents=True)
     for number in (1, 9, 10):
-        (meta / f"set.{number}.json").write_text(json.dumps({"runs": {"id1": f"a{number}", "id2": f"b{number}"}}))
+        fields = {"format": 1, "runs": {"id1": f"a{number}", "id2": f"b{number}"}}
+        (meta / f"set.{number}.json").write_text(json.dumps(fields))
     (meta / "set.11.json.abcd.tmp").write_text("half")
     assert names(run_sets.RunxRules().name_runs(prepare(tmp_path))) == ["a10", "b10"]
 
 
 @pytest.mark.parametrize(
-    "content",
+    "fields",
     [
-        *("", "{", "[]", "{}", '{"runs": ["a"]}', '{"runs": {"id1": 5}}'),
-        *('{"runs": {"id1": "../../elsewhere"}}', '{"runs": {"id1": ".assay"}}', '{"runs": {"id1": ""}}'),
+        *('"runs": 5', '"runs": ["a"]', '"runs": {"id1": 5}', '"tag": "a"'),
+        *('"runs": {}, "overrides": [1]', '"runs": {}, "overrides": "lr=1"', '"runs": {}, "tag": ["a"]'),
+        *('"runs": {"id1": "../../elsewhere"}', '"runs": {"id1": ".assay"}', '"runs": {"id1": ""}'),
     ],
 )
-def test_a_damaged_set_is_said(tmp_path: Path, content: str) -> None:
+def test_a_damaged_set_is_named_and_so_is_one_of_a_newer_assay(tmp_path: Path, fields: str) -> None:
     meta = tmp_path / "study" / ".assay"
     meta.mkdir(parents=True)
-    (meta / "set.1.json").write_text(content)
-    with pytest.raises(FormatError, match=r"set\.1\.json is damaged") as caught:
+    for content in ("", "{", "[]", "{}", f'{{"format": 1, {fields}}}'):
+        (meta / "set.1.json").write_text(content)
+        with pytest.raises(FormatError, match=r"set\.1\.json is damaged") as caught:
+            run_sets.RunxRules().name_runs(prepare(tmp_path))
+        assert "delete the file" in caught.value.render()
+    (meta / "set.1.json").write_text(f'{{"format": 2, {fields}}}')
+    with pytest.raises(FormatError, match="a newer Assay wrote this set file"):
         run_sets.RunxRules().name_runs(prepare(tmp_path))
-    assert "remove it" in caught.value.render()

@@ -244,6 +244,10 @@ def test_values_reach_the_command_as_runx_writes_them(project):
 
 A_124 = ["run --a 1", "run --a 2", "run --a 4"]
 COMMANDS = {
+    "a tag that does not fit": (
+        "CMD: run\nHPARAMS: {a: !!int '', b: !!bool x, c: !!binary é}\n",
+        ["run --a --b x --c é"],
+    ),
     "null leaves the flag out, B11": ("CMD: run\nHPARAMS: {a: null, b: [null, 1]}\n", ["run", "run --b 1"]),
     "a block text does not cut the command": (
         "CMD: >\n  python train.py\nHPARAMS:\n  k: |\n    a\n    b\n  z: 1\n",

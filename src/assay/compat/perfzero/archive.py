@@ -7,6 +7,7 @@ links lead outside (CVE-2025-4517): here every target is a normalised path insid
 
 from __future__ import annotations
 
+import errno
 import gzip
 import lzma
 import os
@@ -121,9 +122,10 @@ def _damage_named(name: str, kind: ArchiveKind) -> Iterator[None]:
     except (RuntimeError, ValueError, OverflowError) as error:  # encryption, a NUL in a name, an invalid time
         raise ArchiveError(f"{name} cannot be unpacked: {error}") from error
     except OSError as error:
-        if error.errno is not None:
+        # bz2 raises OSError without a number, and zipfile looks for members at impossible positions
+        if error.errno is not None and (error.errno != errno.EINVAL or error.filename):
             raise  # an error of the disk
-        raise ArchiveError(f"{name} is not a readable {kind.value}: {error}") from error  # from bz2
+        raise ArchiveError(f"{name} is not a readable {kind.value}: {error}") from error
 
 
 class _Aside:

@@ -1,4 +1,4 @@
-"""PerfZero's flags, parsed from texts. Errors about a value name its flag.
+"""PerfZero's flags, parsed from strings. Errors about a value name its flag.
 
 An empty value counts as no value, since wrappers pass `--output_gcs_url=""`.
 """
@@ -21,6 +21,7 @@ from assay.compat.perfzero.values import (
     GitRepo,
     PerfzeroJob,
     hide_secrets,
+    is_url,
     parse_checksum,
 )
 from assay.errors import UsageError
@@ -37,8 +38,8 @@ _DOWNLOAD_FORM = (
 
 
 def parse_flags(flags: Mapping[str, Any], folder: str, environ: Mapping[str, str]) -> PerfzeroJob:
-    """Parse the flags, which the command line gives by name: texts, booleans, and lists of texts for repeatable flags.
-    `folder`: the current folder, in which methods are searched first."""
+    """Parse the flags, which the command line gives by name: strings, booleans, and lists of strings for repeatable
+    flags. `folder`: the current folder, in which methods are searched first."""
     given = _Flags(flags)
     workspace = os.path.abspath(os.path.join(folder, given.text("workspace") or DEFAULT_WORKSPACE))
     data_dir = os.path.abspath(os.path.join(folder, given.text("root_data_dir") or DEFAULT_DATA_DIR))
@@ -107,18 +108,18 @@ class _Flags:
         return str(value).strip() or None if value is not None else None
 
     def parse(self, name: str, parse: Callable[[str], T]) -> T | None:
-        """Return the flag's text parsed by `parse`, or None if it has no text."""
+        """Return the flag's value parsed by `parse`, or None if it has no value."""
         text = self.text(name)
         return None if text is None else _named(name, parse, text)
 
     def texts(self, name: str) -> list[str]:
-        """Return all texts of a repeatable flag."""
+        """Return all values of a repeatable flag."""
         value = self._flags.get(name)
         given = [value] if isinstance(value, str) else list(value or ())
         return [text for text in given if text.strip()]
 
     def parts(self, name: str) -> Iterator[str]:
-        """Yield the parts of a flag's texts, which commas separate."""
+        """Yield the parts of a flag's values, which commas separate."""
         for text in self.texts(name):
             yield from (part.strip() for part in text.split(",") if part.strip())
 
@@ -132,7 +133,7 @@ def _named(flag: str, parse: Callable[..., T], *arguments: str) -> T:
 
 
 def _expect(pattern: str, refusal: str, hint: str) -> Callable[[str], str]:
-    """Return a parser that accepts texts that match the pattern and refuses all others."""
+    """Return a parser that accepts strings that match the pattern and refuses all others."""
 
     def parse(text: str) -> str:
         if not re.fullmatch(pattern, text):
@@ -196,7 +197,7 @@ def _split_outside_brackets(text: str) -> list[str]:
     return [part.strip() for part in parts if part.strip()]
 
 
-# ---------------------------------------------------------------- what is brought in
+# ---------------------------------------------------------------- repositories and downloads
 
 
 def parse_repos(parts: Iterable[str]) -> tuple[GitRepo, ...]:
@@ -231,7 +232,7 @@ def _parse_download(part: str, data_dir: str) -> Download:
     url = source.removesuffix("*").rstrip("/")  # `/` and `/*` mark a folder
     if url.startswith(("/", "./", "../", "~/")):
         url = f"file://{quote(os.path.abspath(os.path.expanduser(url)))}"
-    if len(fields) > 3 or not _is_url(url):
+    if len(fields) > 3 or not is_url(url):
         raise UsageError(f"{hide_secrets(part)!r} is not a download", _DOWNLOAD_FORM)
     if url.lower().startswith(("http:", "https:")) and url != source:
         hint = "name each file; folders come from gs://, s3://, az:// and file://"
@@ -247,16 +248,14 @@ def _parse_download(part: str, data_dir: str) -> Download:
     return Download(url, path, parse_checksum(checksum) if checksum else None)
 
 
-# ---------------------------------------------------------------- texts of one flag
-
-
-def _is_url(text: str) -> bool:
-    return re.match(r"[a-zA-Z][a-zA-Z0-9+.-]*:/*[^/\s]", text) is not None
+# ---------------------------------------------------------------- values of single flags
 
 
 def _parse_url(text: str) -> str:
-    if not _is_url(text):
-        raise UsageError(f"{text!r} is not a URL", "such as gs://bucket/folder, s3://bucket/folder or file:///folder")
+    if not is_url(text):
+        raise UsageError(
+            f"{hide_secrets(text)!r} is not a URL", "such as gs://bucket/folder, s3://bucket/folder or file:///folder"
+        )
     return text.rstrip("/")
 
 
@@ -274,7 +273,7 @@ def _parse_object(text: str) -> dict[str, Any]:
 def _parse_tpu(text: str) -> dict[str, Any]:
     found = _parse_object(text)
     if not isinstance(found.get("name"), str):
-        raise UsageError("it has no name", """such as --tpu_parameters='{"name": "my-tpu"}'""")
+        raise UsageError("it has no `name`", """such as --tpu_parameters='{"name": "my-tpu"}'""")
     return found
 
 

@@ -14,7 +14,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, cast
+from typing import Any, TypeGuard, cast
 
 from assay.system.files import parse_json
 from assay.values import protobuf
@@ -80,6 +80,7 @@ def _arrange(source: str, host: str) -> str | None:
 
 HOST_PLANE = "/host:CPU"
 _PS_PER_US = 1_000_000
+_MOST_US = 1e18
 
 Events = Sequence[Mapping[str, Any]]
 Calls = list[tuple[float, float, str]]  # calls of a thread: begin and duration in microseconds, and the name
@@ -109,19 +110,24 @@ def _find_calls(events: Events) -> dict[str, Calls]:
     titles: dict[tuple[str, str], str] = {}
     for event in (event for event in events if isinstance(event, Mapping)):
         key, kind = (str(event.get("pid")), str(event.get("tid"))), event.get("ph")
-        name, at = str(event.get("name", "")), event.get("ts")
+        name, at, took, about = str(event.get("name", "")), event.get("ts"), event.get("dur") or 0, event.get("args")
         if kind == "M" and name == "thread_name":
-            titles[key] = str((event.get("args") or {}).get("name", ""))
-        elif not isinstance(at, (int, float)):
+            titles[key] = str(about.get("name", "")) if isinstance(about, Mapping) else ""
+        elif not _is_time(at):
             continue
-        elif kind == "X":
-            calls.setdefault(key, []).append((at, float(event.get("dur") or 0), name))
+        elif kind == "X" and _is_time(took):
+            calls.setdefault(key, []).append((at, took, name))
         elif kind == "B":
             begun.setdefault(key, []).append((at, name))
         elif kind == "E" and begun.get(key):
             since, opened = begun[key].pop()
             calls.setdefault(key, []).append((since, at - since, opened))
     return {f"{titles.get(key) or 'thread'} {'/'.join(key)}": each for key, each in calls.items()}
+
+
+def _is_time(value: object) -> TypeGuard[float]:
+    """Return whether a value of JSON is a number that can be a time: not NaN, and not beyond all dates."""
+    return isinstance(value, (int, float)) and abs(value) < _MOST_US
 
 
 def _render_line(number: int, name: str, calls: Calls, began: float, ids: Mapping[str, int]) -> bytes:

@@ -18,7 +18,7 @@ from assay.compat.original_command import Parsed
 from assay.compat.perfzero.download import fetch
 from assay.compat.perfzero.tool import Tools, ask_tool
 from assay.compat.perfzero.uploads import google_key
-from assay.compat.perfzero.values import Clock
+from assay.compat.perfzero.values import Clock, hide_secrets, is_url
 from assay.compat.perfzero.wheel import build_wheel_name, write_wheel
 from assay.errors import InfrastructureError, NotFoundError, UsageError
 from assay.exchange.api import render_url
@@ -45,6 +45,9 @@ class Setup:
         self.flags = flags
         self.context: str = os.path.join(flags.workspace, "resources")
         path, spec = flags.dockerfile_path, flags.tensorflow_pip_spec
+        for flag in ("dockerfile_path", "tensorflow_pip_spec", "gcloud_key_file_url"):
+            if _URL.match(given := getattr(flags, flag) or "") and not is_url(given):
+                raise UsageError(f"--{flag}: {hide_secrets(given)!r} is not a URL")
         self.uses_google = any((url or "").startswith("gs://") for url in (path, spec))
         self.wheel = None  # the name of the wheel in the context
         if spec and _URL.match(spec):

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import math
 import os
 import shlex
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -320,7 +320,9 @@ def parse_process_info(lines: Iterable[str]) -> ProcessInfo:
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    """Return whether a value of JSON is a finite number that a float can hold."""
+    largest = sys.float_info.max
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and -largest <= value <= largest
 
 
 # ---------------------------------------------------------------- plotting

@@ -194,7 +194,7 @@ except Exception as error:
     answer["error"] = text[-1], ["%s:%s in %s" % (os.path.relpath(f.filename), f.lineno, f.name) for f in frames]
     answer["absent"] = getattr(error, "name", None)
 with os.fdopen(int(sys.argv[3]), "w") as out:
-    json.dump(answer, out)
+    json.dump(answer, out, default=str)
 sys.exit("error" in answer)
 """
 

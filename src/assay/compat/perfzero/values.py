@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import urlsplit
 
 from assay.bench.api import BenchExecution, BenchReport, BenchRequest
 from assay.errors import ExitCode, UsageError
@@ -41,6 +42,14 @@ _USER = re.compile(r"(?<=://)[^/@\s]+@")
 def hide_secrets(text: str) -> str:
     """Hide passwords and tokens in URLs: `https://token@host/x` becomes `https://***@host/x`."""
     return _USER.sub("***@", text)
+
+
+def is_url(text: str) -> bool:
+    """Return whether the text begins like a URL and can be taken apart: a bracket may not be closed."""
+    try:
+        return urlsplit(text) is not None and re.match(r"[a-zA-Z][a-zA-Z0-9+.-]*:/*[^/\s]", text) is not None
+    except ValueError:
+        return False
 
 
 @dataclass(frozen=True, slots=True)

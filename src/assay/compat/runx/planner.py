@@ -27,12 +27,12 @@ from assay.values.secrets import SecretRules
 from assay.values.study import CommandTemplate, Params, Problem, Quote, Study
 
 _FARM_KEYS = {"nodes": NODES, "partition": PARTITION}
-_OWN_KEYS = frozenset((TAG, SKIP, NODES, PARTITION))  # for runx itself; the script does not get them
-_NOTHING = "None"  # YAML reads an unquoted None as text; in runx it leaves the flag out
+_OWN_KEYS = frozenset((TAG, SKIP, NODES, PARTITION))  # parameters for runx itself, which the script does not get
+_NOTHING = "None"  # YAML reads an unquoted None as a string; in runx it leaves the flag out
 _SHELL_TOKEN = re.compile(rf"({LOGDIR}|\\.|['\"])", re.DOTALL)
 _QUOTES: dict[str, Quote] = {"'": "single", '"': "double"}
 _DATE = "_%Y.%m.%d_%H.%M"
-_DRAWS = 4  # of a random name; if all are in use, a number is added
+_DRAWS = 4  # so many random names are drawn for a run; if all are in use, a number is added
 _MANY = len(ADJECTIVES) * len(ANIMALS) // 2  # with so many names in use, most draws would repeat one
 
 
@@ -127,10 +127,10 @@ class RunxPlanner(Planner):
 
 
 def render_flags(params: Params) -> str:
-    """Render every parameter as a flag. Texts are not quoted: users write several words and further flags in them.
+    """Render every parameter as a flag. Strings are not quoted: users write several words and further flags in them.
 
-    True is the flag without a value; false, null and the text None leave it out. Line breaks of YAML's block texts,
-    which would end the command, become spaces.
+    True is the flag without a value; false, null and the string None leave the flag out. Line breaks of YAML's block
+    strings, which would end the command, become spaces.
     """
     words = []
     for name, value in params.items():

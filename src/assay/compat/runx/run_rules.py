@@ -25,11 +25,11 @@ from assay.follow.locations import show_command
 from assay.follow.run_status import load_status
 from assay.launch.prepared import Prepared
 from assay.launch.run_rules import RunRules
-from assay.record.formats import Format, stamp
+from assay.record.formats import Format, build_damage, read_versioned, stamp
 from assay.record.received import is_foreign
 from assay.record.run_directory import RunRecord
 from assay.system.fast_dataclasses import dataclass, replace
-from assay.system.files import list_names, parse_json, publish, read_text
+from assay.system.files import list_names, publish, read_text
 from assay.system.locks import try_lock_file
 from assay.values import layout
 from assay.values.run import RunSpec, State, build_command
@@ -210,12 +210,15 @@ def _list_numbers(location: StudyLocation) -> list[int]:
 
 def _load(location: StudyLocation, number: int) -> RunSet:
     path = _set_path(location, number)
+    fields = read_versioned(read_text(path), "set", path, FORMATS)
     try:
-        fields = parse_json(read_text(path))
         names = {str(id_): _check_name(name) for id_, name in fields["runs"].items()}
-        return RunSet(number, names, tuple(fields.get("overrides", ())), fields.get("tag"))
+        overrides, tag = fields.get("overrides", []), fields.get("tag") or ""
+        if not isinstance(overrides, list) or not all(isinstance(word, str) for word in (*overrides, tag)):
+            raise ValueError("its overrides or its tag are not strings")  # noqa: TRY301 reported below like any other
+        return RunSet(number, names, tuple(overrides), tag or None)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise FormatError(f"{path} is damaged: {error}", "remove it to start a new set of runs") from error
+        raise build_damage(path, str(error), FORMATS["set"]) from error
 
 
 def _check_name(name: str) -> str:

@@ -32,7 +32,7 @@ from assay.web.api import (
 )
 
 _CHUNK = 1 << 20
-_MOST_HEAD = 1 << 16  # bytes of the headers of one part of a form
+_MOST_HEAD = 1 << 16  # the most bytes that the headers of one part of a form may have
 
 
 async def take_session(request: Request) -> Response:
