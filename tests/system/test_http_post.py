@@ -85,6 +85,12 @@ def test_a_redirection_takes_no_token_elsewhere() -> None:
     assert not heard
 
 
+@pytest.mark.parametrize("url", ["http://h h/", "http://h:x/", "http://[::1", "http://h\x01/"])
+def test_an_address_that_is_none(url: str) -> None:
+    with pytest.raises(OSError, match="its address is not valid"):
+        post(url, b"", {})
+
+
 def test_a_header_that_cannot_be_sent_is_not_told(closed_port: int) -> None:
     with answering([OK + b"\r\n"]) as url, pytest.raises(OSError, match="cannot be asked") as caught:
         post(url, b"", {"Authorization": "Bearer sec\nret"})

@@ -56,7 +56,7 @@ def post(
     limit_s += size / _SLOWEST
     try:
         connection, path, more = _connect(url, limit_s)
-    except ValueError as error:
+    except (ValueError, http.client.InvalidURL) as error:
         raise OSError(f"its address is not valid: {error}") from None
     given = {**more, **headers, "Content-Length": str(size)}
     answers: list[tuple[int, bytes] | OSError] = []
