@@ -344,9 +344,9 @@ def build_setup_table(found: EnvironmentTable) -> Table:
 def _quartiles(values: Sequence[float]) -> tuple[float | None, float | None, float | None]:
     if not values:
         return None, None, None
-    low, middle, high = statistics.quantiles(
-        [*values, *values] if len(values) == 1 else values, n=4, method="inclusive"
-    )
+    if len(values) == 1:  # as it was reported: a mean would make 7 a 7.0, and overflow for 1e308
+        return values[0], values[0], values[0]
+    low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
     return middle, low, high
 
 
