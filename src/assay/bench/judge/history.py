@@ -78,7 +78,8 @@ def judge_history(history: MetricHistory, recent: int | None = None, asserted: f
         what = "1 comparable execution is" if longest == 1 else f"{longest} comparable executions are"
         message = f"{what} too few; at least {SHORTEST_SERIES} are needed"
         if history.aside:
-            message += f" ({sum(len(series.points) for series in history.aside)} were disturbed)"
+            count = sum(len(series.points) for series in history.aside)
+            message += f" ({count} {'was' if count == 1 else 'were'} disturbed)"
         findings.append(Finding(VerdictKind.INCONCLUSIVE, _name(history), message))
     if history.doubted:
         message = "the newest execution, {}, does not count: {}".format(*history.doubted)
