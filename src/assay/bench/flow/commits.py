@@ -21,7 +21,7 @@ from assay.bench.flow.archive import find_location, load_executions
 from assay.bench.flow.compare import Run, parse_span
 from assay.bench.flow.execution_builder import build_environment
 from assay.bench.flow.machine import load_machine
-from assay.bench.flow.run import resolve_methods, run_benchmarks
+from assay.bench.flow.run import resolve_methods
 from assay.bench.flow.sides import open_question, open_trees
 from assay.bench.values.execution import (
     COMMITTED_AT,
@@ -94,9 +94,7 @@ class CommitsReport:
         return ExitCode.worst(codes)
 
 
-def run_commits(
-    question: CommitsQuestion, request: BenchRequest, run: Run = run_benchmarks, console: Console = SILENT
-) -> CommitsReport:
+def run_commits(question: CommitsQuestion, request: BenchRequest, run: Run, console: Console = SILENT) -> CommitsReport:
     ends = parse_span(question.span, "--commits")
     with open_trees(request, question.build, console) as checkouts, keeping_lease():
         commits = load_range(checkouts.repository, *ends)[:: -question.every][::-1]

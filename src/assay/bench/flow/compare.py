@@ -11,7 +11,6 @@ from functools import cached_property
 
 from assay.bench.flow.archive import find_location, is_named, load_executions, load_file_executions
 from assay.bench.flow.history import advise_all, list_invalid
-from assay.bench.flow.run import run_benchmarks
 from assay.bench.flow.sides import (
     Duel,
     Executions,
@@ -391,7 +390,7 @@ def compare_revisions(
     b_rev: str | None,
     request: BenchRequest,
     options: CompareOptions,
-    run: Run = run_benchmarks,
+    run: Run,
     console: Console = SILENT,
     environments: tuple[str | None, str | None] = (None, None),
 ) -> ComparisonReport:

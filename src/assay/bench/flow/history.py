@@ -159,7 +159,7 @@ def parse_date(text: str) -> float | None:
 
 
 def load_changes(
-    metric: str | None, method: str | None, options: HistoryOptions, console: Console = SILENT
+    metric: str | None, method: str | None, options: HistoryOptions, console: Console
 ) -> tuple[list[LastingChange], int, int]:
     """Load all lasting changes of every benchmark, oldest first; how many histories were judged, and how many are too
     short. Levels before `since` are known, but changes before it are left out."""

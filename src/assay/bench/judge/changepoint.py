@@ -124,7 +124,7 @@ def level_drifts(signal: Signal, cuts: Sequence[int], tuning: Tuning = DEFAULT) 
 # ---------------------------------------------------------------- over-segmentation
 
 
-def find_candidates(signal: Signal, tuning: Tuning = DEFAULT) -> list[int]:
+def find_candidates(signal: Signal, tuning: Tuning) -> list[int]:
     """Return the cuts of all stretches; where two stretches overlap, those of the one whose middle is nearer."""
     n, length = len(signal.x), tuning.stretch
     penalty = tuning.penalty * math.log(n)
@@ -223,7 +223,7 @@ def _find_gains(signal: Signal, start: int, cut: int, stop: int, density: Array,
 # ---------------------------------------------------------------- young histories
 
 
-def find_young_cuts(signal: Signal, tuning: Tuning = DEFAULT) -> list[int]:
+def find_young_cuts(signal: Signal, tuning: Tuning) -> list[int]:
     """Find steps that are significant by Student's t. So few points allow every segmentation to be tried."""
     cuts = prune_cuts(signal, find_young_candidates(signal.x), partial(weigh_young, signal))
     cuts = prune_cuts(signal, move_young_cuts(signal, cuts), partial(weigh_young, signal))
@@ -416,7 +416,7 @@ def find_middle(values: Array) -> float:
 # ---------------------------------------------------------------- in the units of the metric
 
 
-def describe_cuts(signal: Signal, cuts: Sequence[int], tuning: Tuning = DEFAULT) -> tuple[LevelStep, ...]:
+def describe_cuts(signal: Signal, cuts: Sequence[int], tuning: Tuning) -> tuple[LevelStep, ...]:
     edges, steps = [0, *cuts, len(signal.x)], []
     for start, cut, stop in zip(edges, edges[1:], edges[2:], strict=False):
         sides = settle_sides(signal, measure_sides(signal, start, cut, stop, tuning.far.points), cut)
