@@ -23,9 +23,7 @@ class Importer(NamedTuple):
     title: str  # for messages
     gives: Gives  # folders are read where they are, runs become run directories, results become benchmark executions
     recognise: str  # `module:function`, called with a Sample
-    # `module:function`: of runs, called with a path, returns ImportedRuns; of results, called with a Sample, returns
-    # executions of benchmarks, and a text for each part of the file that is not a result; folders need none
-    load: str = ""
+    load: str = ""  # of runs: called with a path, returns ImportedRuns; of results: with a Sample, yields executions
 
 
 OWN = (Importer("assay", "studies of Assay", "folders", "assay.record.importers.sample:is_assay"),)
