@@ -7,7 +7,7 @@ A GPU works asynchronously: a plain `time.time()` around a call measures how fas
 `measure` waits for the device after every sample; on CUDA it also records events, which leave Python's own time out.
 
 On a busy machine the kernel takes the processor away now and then. Such a sample is milliseconds too long; where
-this happens to nearly half of them their median jumps, and 8% more work looks like 15%. The kernel counts these
+this happens to nearly half of the samples their median jumps, and 8% more work looks like 15%. The kernel counts these
 switches, and the median is taken of the samples without any. CPU time is measured as well: what the kernel counts for
 this process and for children that have ended, which leaves the waiting out.
 
@@ -202,8 +202,8 @@ class Timing:
 
     samples_s: tuple[float, ...]
     inner: int = 1  # calls in each sample
-    device_samples_s: tuple[float, ...] = ()  # by CUDA events; empty without any
-    switches: tuple[int, ...] = ()  # involuntary context switches in each sample; none: not counted
+    device_samples_s: tuple[float, ...] = ()  # by CUDA events; empty without CUDA
+    switches: tuple[int, ...] = ()  # involuntary context switches in each sample; empty: they were not counted
     cpu_samples_s: tuple[float, ...] = ()  # CPU time of this process and its ended children
 
     @property
@@ -374,7 +374,7 @@ class CpuClock:
         self._began = time.process_time()
 
     def read(self) -> float:
-        """Return the CPU time since the clock was made, less that of reading it: some percent of short samples."""
+        """Return the CPU time since the clock was made, without that of reading it, some percent of a short sample."""
         own_s = time.process_time() - self._began - _measure_reading()
         return max(0.0, own_s) + _load_children_s() - self._children
 

@@ -74,7 +74,7 @@ def describe_received(executions: Sequence[BenchExecution]) -> list[str]:
 
 
 def load_rows(location: StudyLocation, rows: Iterable[RunRow], console: Console = SILENT) -> list[BenchExecution]:
-    """Load executions, oldest first. One that cannot be read gives a warning, and counts as failed."""
+    """Load executions, oldest first. An execution that cannot be read gives a warning, and counts as failed."""
     every = list(rows)
     # an upload that is not adopted does not change the verdict on a benchmark that was executed here
     ours = {row.params.get("method") for row in every if not row.is_foreign}
@@ -155,9 +155,9 @@ def _rebuild(run_dir: str, row: RunRow) -> BenchExecution | None:
     last = run_directory.load_history(run_dir).last
     if not record.spec.commands:
         return None
-    around = load_context(run_dir)  # recorded by the wrapper on a farm
+    around = load_context(run_dir)  # recorded by the wrapper of a run on a farm
     if not around.is_observed:
-        # written before the run began; local edits are part of the code, like the commit
+        # this environment was recorded before the run began; local edits are part of the code, as the commit is
         known = parse_plain(Environment, {**_UNKNOWN, **(run_directory.load_environment(run_dir) or {})})
         git = known.git if known.git and known.git.commit == record.commit else None
         around = JobSurroundings(describe_machine(known), git, record.commit, is_observed=False)
@@ -196,7 +196,7 @@ class Imported:
 def import_results(
     paths: Sequence[str], root: str | None, label: str | None = None, console: Console = SILENT
 ) -> Imported:
-    """Import files. An invalid one adds nothing and stops no other. Raises UsageError if none has a result."""
+    """Import files. An invalid file adds nothing and stops no other file. Raises UsageError if none has a result."""
     files: dict[str, Foreign] = {}
     problems: list[UsageError] = []
     for path in dict.fromkeys(paths):
