@@ -296,7 +296,7 @@ def build_selftest_document(found: BenchSelftestReport) -> Document:
     lines = [f"{finding.subject}: {finding.message}" for finding in open_]
     kept = "`assay bench compare` refuses a smaller --min-effect on this machine from now on"
     if not found.kept:
-        again = "run it again, with --trials 10 or more" if verdict.comparisons else "nothing was measured"
+        again = "run it again, with --trials 10 or more" if found.report.metrics else "nothing was measured"
         kept = f"nothing is kept of it: {again}"
     blocks: list[Block] = [
         Text((build_mark(verdict.kind), f" {found.method}: equal code is {seen.get(verdict.kind, 'not decided')}")),
