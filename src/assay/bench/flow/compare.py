@@ -295,9 +295,9 @@ def _describe(base: Executions, head: Executions, duels: Sequence[Duel], options
 
 def _describe_disturbed(side: Executions, duels: Sequence[Duel], options: CompareOptions) -> Iterator[str]:
     """Describe how many executions do not count for which metrics, and which metrics do count."""
-    metrics = list(dict.fromkeys(duel.key[1] for duel in duels))
     if options.everything:
         return
+    metrics = list(dict.fromkeys(duel.key[1] for duel in duels))
     left = {
         metric: [e for e in side.found if metric in e.numbers and e.find_disturbance(metric, in_turns=options.in_turns)]
         for metric in metrics
