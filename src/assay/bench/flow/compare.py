@@ -26,6 +26,7 @@ from assay.bench.flow.sides import (
     find_duels,
     find_pinned,
     is_single,
+    list_names,
     open_trees,
 )
 from assay.bench.importers.formats import load_foreign
@@ -175,8 +176,7 @@ class _Known:
         baselines = load_named(self._location.dir, Baseline)
         if name in baselines:
             return self.load_baseline(name)
-        names = {e.label for e in self._every if e.label} | {e.commit[:12] for e in self._every if e.commit}
-        raise NotFoundError("label, commit, baseline or file", name, names | {*baselines})
+        raise NotFoundError("label, commit, baseline or file", name, list_names(self._every) | {*baselines})
 
     def _build(self, name: str, found: Sequence[BenchExecution], path: str) -> Executions:
         if self._method:

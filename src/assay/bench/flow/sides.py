@@ -19,7 +19,7 @@ from assay.bench.values.comparison import INTERRUPTED, PROFILED, SKIPPED, TAKEN_
 from assay.bench.values.execution import BenchExecution, BenchRequest, BenchVariant
 from assay.code.checkout import Checkouts, Commit, commit_work_tree, find_repository, load_commit, open_checkouts
 from assay.config.settings import load_settings
-from assay.errors import NotFoundError, UsageError, check_known
+from assay.errors import NotFoundError, UsageError, check_known, did_you_mean
 from assay.show.console import SILENT, Console
 from assay.show.formatting import render_count
 from assay.system.fast_dataclasses import dataclass, field, replace
@@ -87,6 +87,11 @@ def choose_side(executions: Iterable[BenchExecution], name: str) -> list[BenchEx
     return found
 
 
+def list_names(executions: Iterable[BenchExecution]) -> set[str]:
+    """List the labels and commits by which `choose_side` finds these executions."""
+    return {name for each in executions for name in (each.label, (each.commit or "")[:12]) if name}
+
+
 def _why_aside(execution: BenchExecution) -> str:
     if execution.void:
         return execution.void
@@ -152,8 +157,13 @@ def set_baseline(name: str, what: str, root: str | None, console: Console = SILE
     every = load_executions(location, console=console)
     good = [each for each in every if each.result.is_measured and not each.void and not each.is_compared]
     found = [each for each in good if each.label == what]
-    if not found:  # of a commit those without local edits, which others lack
-        named = choose_side(good, what) or choose_side(good, load_commit(find_repository(os.getcwd()), what).sha)
+    if not any(each.label == what for each in every):  # of a commit those without local edits, which others lack
+        named = choose_side(good, what)
+        try:
+            named = named or choose_side(good, load_commit(find_repository(os.getcwd()), what).sha)
+        except UsageError as error:
+            hint = did_you_mean(what, list_names(good)) or error.hint
+            raise UsageError(f"no execution has the label {what}, and {error.message}", hint) from None
         found = [each for each in named if each.git is None or not each.git.diff]
     if not found:
         words = ["assay", "bench", "run", "METHOD", "--trials", "10", *(["--root", root] if root else [])]
