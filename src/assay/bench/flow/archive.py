@@ -23,7 +23,7 @@ from assay.bench.importers.formats import Foreign, load_foreign_file
 from assay.bench.importers.result import DIGEST, identify_result
 from assay.bench.records import BENCH_FILE, load_execution, write_execution, write_points
 from assay.bench.values.execution import NOT_REPORTED, STUDY, BenchExecution, BenchMetric, BenchResult
-from assay.errors import AssayError, FormatError, NotFoundError, UsageError
+from assay.errors import AssayError, NotFoundError, UsageError
 from assay.execute.script import JobText, render_job
 from assay.follow.api import StudyLocation, check_writable, closing_quietly, open_index, refresh_study
 from assay.launch.api import find_study_location
@@ -176,7 +176,7 @@ def load_file_executions(path: str) -> list[BenchExecution]:
     found = [load_execution(run_dir) for run_dir in run_directory.find_run_dirs(folder)]
     executions = [execution for execution in found if execution is not None]
     if not executions:
-        raise FormatError(f"{path} contains no benchmark", "name a run directory, or a folder of them")
+        raise UsageError(f"{path} contains no benchmark", "name a run directory, or a folder of them")
     return executions
 
 
