@@ -34,6 +34,7 @@ from assay.record import run_directory
 from assay.record.index.base import RunRow
 from assay.record.received import describe_facts
 from assay.show.console import SILENT, Console
+from assay.show.formatting import render_count
 from assay.system.fast_dataclasses import dataclass, field, replace
 from assay.values.environment import Environment
 from assay.values.plain import parse_plain
@@ -70,7 +71,8 @@ def load_executions(
 def describe_received(executions: Sequence[BenchExecution]) -> list[str]:
     """Describe how many executions were received, for each sender: the history contains them, but they are not ours."""
     notes = [note for execution in executions for note in execution.notes[:1] if note.startswith(_RECEIVED)]
-    return [f"{notes.count(note)} of {len(executions)} executions: {note}" for note in dict.fromkeys(notes)]
+    every = render_count(len(executions), "execution")
+    return [f"{notes.count(note)} of {every}: {note}" for note in dict.fromkeys(notes)]
 
 
 def load_rows(location: StudyLocation, rows: Iterable[RunRow], console: Console = SILENT) -> list[BenchExecution]:

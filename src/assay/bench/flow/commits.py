@@ -40,6 +40,7 @@ from assay.observe.devices import Devices
 from assay.observe.environment import load_environment
 from assay.record.run_directory import new_uid
 from assay.show.console import SILENT, Console
+from assay.show.formatting import render_count
 from assay.system.fast_dataclasses import asdict, dataclass, field, replace
 from assay.system.files import parse_json, read_text, write_atomic
 from assay.system.git import call_git, run_git
@@ -153,7 +154,8 @@ class _Range:
             mine = [each for each in every if each.extra.get(RANGE) == self.name]
             self.known.update((each.commit or "", each.method) for each in mine)
             if resumed:
-                self.console.message(f"continuing an earlier call, which has made {len(mine)} executions")
+                made = render_count(len(mine), "execution")
+                self.console.message(f"continuing an earlier call, which has made {made}")
             is_here = build_matcher(self.request) if self.question.skip_existing else lambda _setup: False
             for each in every:
                 is_clean = each.commit and each.code == each.commit and not each.is_compared

@@ -362,7 +362,7 @@ def _find_failed(base: Executions, head: Executions) -> Iterator[Finding]:
 
 def _describe_failed(failed: Sequence[BenchExecution], count: int, side: str) -> str:
     reason = failed[0].result.findings[0].message if failed[0].result.findings else failed[0].state
-    return f"{len(failed)} of {count} executions of {side} failed: {reason}"
+    return f"{len(failed)} of {render_count(count, 'execution')} of {side} failed: {reason}"
 
 
 def _find_unkept(base: Executions, head: Executions) -> Iterator[Finding]:
