@@ -26,8 +26,6 @@ from assay.system.fast_dataclasses import dataclass, field, replace
 from assay.values import layout
 
 Key = tuple[str, str]  # method, metric
-BISECT_DIR = "bisect"
-HEAD = "HEAD"
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,7 +295,7 @@ def open_question(
     }
     key = hashlib.blake2b(json.dumps(content, sort_keys=True, default=str).encode(), digest_size=4).hexdigest()
     meta = os.path.dirname(os.path.dirname(checkouts.folder))
-    folder = os.path.join(meta, BISECT_DIR, f"{ends[0].sha[:7]}-{ends[-1].sha[:7]}-{key}")
+    folder = os.path.join(meta, "bisect", f"{ends[0].sha[:7]}-{ends[-1].sha[:7]}-{key}")
     os.makedirs(folder, exist_ok=True)
     return folder
 

@@ -342,10 +342,9 @@ def build_setup_table(found: EnvironmentTable) -> Table:
 
 
 def _quartiles(values: Sequence[float]) -> tuple[float | None, float | None, float | None]:
-    if not values:
-        return None, None, None
-    if len(values) == 1:  # as it was reported: a mean would make 7 a 7.0, and overflow for 1e308
-        return values[0], values[0], values[0]
+    if len(values) < 2:  # one value is as it was reported: a mean would make 7 a 7.0, and overflow for 1e308
+        only = next(iter(values), None)
+        return only, only, only
     low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
     return middle, low, high
 
