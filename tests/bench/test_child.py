@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,15 @@ from tests.bench_samples import write_spy
 from tests.fork_server import call_python
 
 from assay.bench.benchmark import ENV_BENCH_REPORT
-from assay.bench.child import Arguments, BenchmarkTarget, NoSuchBenchmarkError, build_object, find_matches, find_target
+from assay.bench.child import (
+    Arguments,
+    BenchmarkTarget,
+    NoSuchBenchmarkError,
+    _execute,
+    build_object,
+    find_matches,
+    find_target,
+)
 from assay.bench.child_report import load_child_report
 from assay.bench.values.execution import ChildReport
 
@@ -238,6 +247,15 @@ def test_py_spy_is_started_with_our_pid_and_its_output_is_reported_only_when_it_
         str(reported.begin["pid"]),
         "chrometrace",
     ]
+
+
+def test_a_python_that_is_too_old_for_a_profile_runs_without_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("assay.bench.child.LEAST_PROFILED", (4, 0))
+    called: list[int] = []
+    end: dict[str, Any] = {}
+    _execute(lambda: called.append(1), Namespace(profile="0:"), end)
+    assert (called, end["profiles"]) == ([1], [])
+    assert end["profile_notes"][0].startswith("it has no profile: that needs Python 4.0 or newer, and it runs on 3.")
 
 
 # ---------------------------------------------------------------- from a name to a benchmark, and what a constructor is given

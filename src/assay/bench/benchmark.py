@@ -374,7 +374,7 @@ class CpuClock:
         self._began = time.process_time()
 
     def read(self) -> float:
-        """Return the CPU time since the clock was made, less that of reading it: some percent of short samples."""
+        """Return the CPU time since the clock was made, without that of reading it, some percent of a short sample."""
         own_s = time.process_time() - self._began - _measure_reading()
         return max(0.0, own_s) + _load_children_s() - self._children
 

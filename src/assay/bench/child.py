@@ -32,6 +32,7 @@ from assay.errors import did_you_mean
 from assay.system.fast_dataclasses import asdict, dataclass, field
 
 _LAST_LINES = 40
+LEAST_PROFILED = (3, 11)  # the lowest version of Python that runs our profilers; benchmarks run on an older one too
 _OWN_FOLDER = os.path.dirname(os.path.abspath(__file__))
 
 
@@ -119,7 +120,10 @@ def _execute(
     call: Callable[..., Any], options: argparse.Namespace, end: dict[str, Any], *, is_plain: bool = False
 ) -> None:
     profile = None
-    if options.profile:
+    if options.profile and sys.version_info < LEAST_PROFILED:
+        own, least = (".".join(map(str, version[:2])) for version in (sys.version_info, LEAST_PROFILED))
+        end["profile_notes"] = [f"it has no profile: that needs Python {least} or newer, and it runs on {own}"]
+    elif options.profile:
         from assay.bench.profiling import Profile
         from assay.bench.values.execution import parse_windows
 

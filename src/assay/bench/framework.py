@@ -81,8 +81,8 @@ def _dotted(number: object) -> str | None:
     """Return a version of cuDNN with dots: its number is 91002 for 9.10.2, and 8902 for 8.9.2."""
     if not isinstance(number, int) or not number:
         return None
-    major, minor = (10000, 100) if number >= 90000 else (1000, 100)
-    return f"{number // major}.{number % major // minor}.{number % minor}"
+    major = 10000 if number >= 90000 else 1000
+    return f"{number // major}.{number % major // 100}.{number % 100}"
 
 
 def _installed(*names: str) -> str | None:

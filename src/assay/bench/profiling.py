@@ -202,7 +202,7 @@ class Profile:
 
 
 def find_framework(kind: str) -> str | None:
-    """Find the framework whose own profiler is used. During its import half of its names are missing."""
+    """Find the framework whose own profiler is used. One that is still being imported lacks half of its names."""
     known = [(name, sys.modules[name]) for name in _FRAMEWORKS if name in sys.modules and kind != "py-spy"]
     return next((name for name, module in known if not getattr(module.__spec__, "_initializing", False)), None)
 
@@ -279,7 +279,7 @@ class _TensorFlow:
 
     def stop(self) -> None:
         self._profiler.stop()
-        for name in self._list_sessions() - self._before:  # named by the second, in which two windows may end
+        for name in self._list_sessions() - self._before:  # named by the second: two windows may end in the same one
             path = os.path.join(self._folder, "plugins", "profile", name)
             rename(path, f"{path}_tensorflow-{self._number}")
 
@@ -302,7 +302,7 @@ class PySpy:
 
     def start(self) -> None:
         processes.allow_tracing()
-        self._output = tempfile.TemporaryFile()  # noqa: SIM115 kept open, never shown: it names a file that is moved
+        self._output = tempfile.TemporaryFile()  # noqa: SIM115 kept open, never shown: py-spy names a file that is moved
         self._process = subprocess.Popen(
             self._command, stdin=subprocess.DEVNULL, stdout=self._output, stderr=subprocess.STDOUT
         )
@@ -423,7 +423,7 @@ class CommandProfile(Profile):
 
 
 def has_python(pid: int) -> bool:
-    """Return whether the process or a descendant is an interpreter, by its program or by a library in another one."""
+    """Return whether a process or a descendant is a Python: by its program, or by libpython in another program."""
     return any(
         os.path.basename(processes.find_program(each)).startswith(("python", "pypy"))
         or b"/libpython" in processes.load_maps(each)

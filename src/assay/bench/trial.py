@@ -47,8 +47,8 @@ def main() -> int:
     lease, asked = MachineLease("benchmark") if wait_s is not None else None, time.monotonic()
     while lease is not None and not lease.try_enter():
         if time.monotonic() >= asked + wait_s:
-            text = f"this machine was not free within {wait_s:g} s: other benchmarks or checks run here"
-            print(f"assay: {text}", file=sys.stderr)
+            why = f"this machine was not free within {wait_s:g} s: other benchmarks or checks run here"
+            print(f"assay: {why}", file=sys.stderr)
             return int(ExitCode.INTERNAL)
         time.sleep(_ASK_S)
     outlook, began, devices = ForeignLoad(os.cpu_count() or 1), time.monotonic(), Devices()

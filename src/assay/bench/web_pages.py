@@ -164,7 +164,7 @@ def show_environments(request: Request) -> Response:
 
 
 def _try(build: Callable[[], _Built]) -> tuple[_Built | None, str]:
-    """Build a part of a page, or return why it is empty: all disturbed, or failed. A wrong name is raised."""
+    """Build a part of a page, or return why it is empty, as if all executions failed. An unknown name is an error."""
     try:
         return build(), ""
     except NotFoundError:

@@ -70,7 +70,7 @@ def prepare_search(prepared: Prepared, search: Search) -> Prepared:
     warnings = (*warnings, *_find_seeds(study, space), *_find_other_runs(prepared))
     prepared = replace(prepared, search=wanted, samples=samples)
     found = [_load_trial(prepared, space, number) for number in sorted(taken) if number >= wanted.first]
-    outside = [each.name for each in found if isinstance(each, _Outside)]
+    outside = [each.name for each in found if isinstance(each, _Outside) and not each.is_damaged]
     if outside and asked == "continue":
         message = f"{render_count(len(outside), 'earlier trial')} outside of the space, not counted: {_name(outside)}"
         warnings = (*warnings, Problem(message))

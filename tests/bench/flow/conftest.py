@@ -71,8 +71,7 @@ REAL = ("mod.B.dies", "mod.B.sleeps", "mod.B.large", "crash.outer", "grow.printi
 REAL += ("trees.forks", "trees.unwaited")
 METHODS_OF_B = ("nan", "never", "raises", "godo", "good", "fixed", "writes", "environment", "filter:zzz.*")
 OTHERS = ("mod.quick", "mod.Bad.good", "absent.f", "empty.memory", "empty.value", "wrong.f")
-CALLED = (*(f"mod.B.{name}" for name in METHODS_OF_B), *OTHERS)
-METHODS = (*REAL, *CALLED)
+METHODS = (*REAL, *(f"mod.B.{name}" for name in METHODS_OF_B), *OTHERS)
 
 
 def _make_lab(folder: Path, patch: pytest.MonkeyPatch) -> Path:

@@ -20,7 +20,7 @@ from assay.bench.flow.archive import (
 from assay.bench.flow.history import HistoryOptions, build_history, load_histories
 from assay.bench.flow.run import run_benchmarks
 from assay.bench.values.execution import NOT_OBSERVED, BenchExecution
-from assay.errors import AssayError, FormatError, NotFoundError, UsageError
+from assay.errors import AssayError, NotFoundError, UsageError
 from assay.record.received import Received, write_received
 from assay.show.console import CollectingConsole
 from assay.values.environment import GitState
@@ -81,7 +81,7 @@ def test_from_a_file_a_run_directory_or_a_folder_of_them(executions: tuple[Bench
     shutil.copytree("runs/bench", lab / "sent")
     assert len(load_file_executions(str(lab / "sent"))) == 4
     (lab / "empty").mkdir()
-    with pytest.raises(FormatError, match="contains no benchmark"):
+    with pytest.raises(UsageError, match="contains no benchmark"):
         load_file_executions(str(lab / "empty"))
 
 

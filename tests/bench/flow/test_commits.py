@@ -102,6 +102,6 @@ def test_what_is_not_a_range_is_refused(repository: Repository) -> None:
             measure(span)
         assert hint in (refused.value.hint or "")
     request = replace(ask(), methods=(replace(ask().methods[0], text="suite.py", name="suite.py", kind="method"),))
-    found = run_commits(CommitsQuestion("main~1..main"), request)
+    found = run_commits(CommitsQuestion("main~1..main"), request, run_benchmarks)
     assert found.outcomes[0].problem.endswith("has no benchmark suite.py")
     assert not (repository.folder / "runs" / "bench" / "suite.py").exists()

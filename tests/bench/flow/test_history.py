@@ -303,6 +303,7 @@ def test_where_all_was_disturbed_it_is_inconclusive_and_names_what_counts() -> N
     found = judge(measured(noise(10, 12), contaminated=BUSY))
     assert (found.series, found.verdict.kind) == ((), INCONCLUSIVE)
     assert "0 comparable executions are too few; at least 6 are needed (12 were disturbed)" in describe(found)
+    assert "(1 was disturbed)" in describe(judge([*history([1.0]), *history([1.0], 1, contaminated=BUSY)]))
     assert found.instead == "assay bench history cpu_time m.C.f"
     assert judge(history(noise(10, 12), contaminated=BUSY)).instead == "", "there is no CPU time"
     assert judge(measured(noise(10, 12), contaminated=(NOT_OBSERVED,))).instead == ""

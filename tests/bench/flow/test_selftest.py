@@ -64,3 +64,7 @@ def test_each_line_about_equal_code_names_its_metric(lab: Path) -> None:
     text = render_terminal(document)
     assert "equal code is not decided" in text
     assert "wall_time: 10 of 10 values of a are NaN or infinite" in text
+    few = render_terminal(build_selftest_document(run_selftest(REQUEST, answer(NOISE[:3], NOISE[:3]))))
+    assert few.endswith("nothing is kept of it: run it again, with --trials 10 or more\n"), (
+        "and not: nothing was measured"
+    )

@@ -250,6 +250,9 @@ def test_local_edits_and_failures_are_not_a_baseline(lab: Path) -> None:
     failed = replace(failed, execution_id="e0009", result=replace(failed.result, succeeded=False, has_exception=True))
     write_archive(lab / "runs", [failed])
     assert len(set_baseline("main", "bbbb", "runs").runs) == 1
+    write_archive(lab / "runs", [replace(failed, execution_id="e0010", label="broken")])
+    with pytest.raises(UsageError, match="no execution of broken that could be a baseline: none succeeded"):
+        set_baseline("main", "broken", "runs")
 
 
 def test_a_baseline_that_is_not_there_is_named(lab: Path) -> None:
@@ -264,6 +267,9 @@ def test_a_baseline_that_is_not_there_is_named(lab: Path) -> None:
         assert refused.value.hint == "did you mean 'release'?"
     with pytest.raises(UsageError, match="nothing was executed besides the baseline release"):
         compare_baseline("release", None, None, "runs", OPTIONS)
+    with pytest.raises(UsageError, match=r"no execution has the label relaese, and .* is not in a git") as refused:
+        set_baseline("main", "relaese", "runs")
+    assert refused.value.hint == "did you mean 'release'?"
     with pytest.raises(UsageError, match="is not a name for a baseline"):
         set_baseline("a b", "release", "runs")
     (lab / "runs/bench/.assay/baselines.json").write_text("{")

@@ -5,16 +5,20 @@ from __future__ import annotations
 import json
 import math
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
-from assay.bench.importers.formats import _TOOLS, IMPORTERS, Foreign, load_foreign, load_foreign_file, parse_foreign
-from assay.bench.importers.result import FieldError, ForeignFields, parse_moment, parse_number
-from assay.bench.values.execution import BenchExecution
+from assay.bench.importers.formats import Foreign, load_foreign, load_foreign_file, parse_foreign
+from assay.bench.importers.result import FieldError, ForeignFields, build_imported, parse_moment, parse_number
+from assay.bench.values.execution import BenchExecution, BenchResult
 from assay.errors import UsageError
+from assay.record.importers import registry
+from assay.record.importers.registry import Importer
 from assay.system.fast_dataclasses import asdict
 
 PERFZERO: dict[str, Any] = {
@@ -91,8 +95,16 @@ MLLOG = """noise
 """
 
 
-def test_each_importer_has_its_reader() -> None:
-    assert set(_TOOLS) == {importer.name for importer in IMPORTERS}
+def test_a_plug_in_s_importer_of_results_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed = build_imported("times", BenchResult("sort", True, wall_time=2.0), None, {}, failure=None)
+    other: Any = ModuleType("other_times")
+    other.is_times, other.parse_times = lambda sample: sample.has_keys("times"), lambda _sample: [parsed, "no unit"]
+    monkeypatch.setitem(sys.modules, "other_times", other)
+    offered = (Importer("times", "times", "results", "other_times:is_times", "other_times:parse_times"),)
+    monkeypatch.setattr(registry, "find_importers", lambda: offered)
+    (tmp_path / "times.json").write_text('{"times": []}')
+    (found,), notes = load_foreign_file(str(tmp_path / "times.json"))
+    assert (found.method, found.result.wall_time, notes) == ("sort", 2.0, ("no unit",))
 
 
 @pytest.fixture

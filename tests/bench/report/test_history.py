@@ -246,6 +246,9 @@ def test_set_ups_for_people_and_machines() -> None:
     assert head.startswith("cudnn,label,n,wall_time.median,")
     assert first.startswith("8.9.2,old,3,1.1,")
     assert render_setups(found, "md").startswith("| cudnn | label | n |")
+    values = {"calls": (7,), "flops": (1e308,)}
+    (row,) = json.loads(render_setups(table(("label",), ("calls", "flops"), [(("old",), 1, values, values)]), "json"))
+    assert [str(row[f"{name}.low"]) for name in values] == ["7", "1e+308"], "a single value is as it was reported"
 
 
 LONG = "company.benchmarks.vision.transformers.large_models.TransformerBenchmark.training_step"

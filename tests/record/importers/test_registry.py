@@ -22,7 +22,7 @@ def test_names_and_readers() -> None:
     assert len(set(names)) == len(names)
     for importer in find_importers():
         assert callable(load(importer.recognise))
-        assert bool(importer.load) == (importer.gives == "runs")
+        assert bool(importer.load) == (importer.gives != "folders")
         assert not importer.load or callable(load(importer.load))
 
 

@@ -38,7 +38,7 @@ from assay.bench.flow.compare import (
 )
 from assay.bench.flow.history import HistoryOptions, confirm_newest, load_changes, load_histories, triage_change
 from assay.bench.flow.selftest import WORK, check_gate, run_selftest
-from assay.bench.flow.sides import HEAD, remove_baseline, set_baseline
+from assay.bench.flow.sides import remove_baseline, set_baseline
 from assay.bench.flow.tables import build_table, describe_table
 from assay.bench.records import Baseline, load_named, load_triage
 from assay.bench.report.executions import build_commits_document, build_run_cases, build_run_document
@@ -375,7 +375,7 @@ def baseline(request: BaselineRequest, console: Console) -> int:
     if request.action in ("set", "remove") and request.name is None:
         raise UsageError("no NAME is given", f"such as: assay bench baseline {request.action} main")
     if request.action == "set" and request.name:
-        made = set_baseline(request.name, request.rev or HEAD, request.root, console)
+        made = set_baseline(request.name, request.rev or "HEAD", request.root, console)
         count = render_count(len(made.runs), "execution")
         console.print(f"{request.name} is {count} of {made.what}{f' ({made.commit[:12]})' if made.commit else ''}")
     elif request.action == "remove" and request.name:

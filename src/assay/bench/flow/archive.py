@@ -23,7 +23,7 @@ from assay.bench.importers.formats import Foreign, load_foreign_file
 from assay.bench.importers.result import DIGEST, identify_result
 from assay.bench.records import BENCH_FILE, load_execution, write_execution, write_points
 from assay.bench.values.execution import NOT_REPORTED, STUDY, BenchExecution, BenchMetric, BenchResult
-from assay.errors import AssayError, FormatError, NotFoundError, UsageError
+from assay.errors import AssayError, NotFoundError, UsageError
 from assay.execute.script import JobText, render_job
 from assay.follow.api import StudyLocation, check_writable, closing_quietly, open_index, refresh_study
 from assay.launch.api import find_study_location
@@ -34,6 +34,7 @@ from assay.record import run_directory
 from assay.record.index.base import RunRow
 from assay.record.received import describe_facts
 from assay.show.console import SILENT, Console
+from assay.show.formatting import render_count
 from assay.system.fast_dataclasses import dataclass, field, replace
 from assay.values.environment import Environment
 from assay.values.plain import parse_plain
@@ -70,11 +71,12 @@ def load_executions(
 def describe_received(executions: Sequence[BenchExecution]) -> list[str]:
     """Describe how many executions were received, for each sender: the history contains them, but they are not ours."""
     notes = [note for execution in executions for note in execution.notes[:1] if note.startswith(_RECEIVED)]
-    return [f"{notes.count(note)} of {len(executions)} executions: {note}" for note in dict.fromkeys(notes)]
+    every = render_count(len(executions), "execution")
+    return [f"{notes.count(note)} of {every}: {note}" for note in dict.fromkeys(notes)]
 
 
 def load_rows(location: StudyLocation, rows: Iterable[RunRow], console: Console = SILENT) -> list[BenchExecution]:
-    """Load executions, oldest first. One that cannot be read gives a warning, and counts as failed."""
+    """Load executions, oldest first. An execution that cannot be read gives a warning, and counts as failed."""
     every = list(rows)
     # an upload that is not adopted does not change the verdict on a benchmark that was executed here
     ours = {row.params.get("method") for row in every if not row.is_foreign}
@@ -155,9 +157,9 @@ def _rebuild(run_dir: str, row: RunRow) -> BenchExecution | None:
     last = run_directory.load_history(run_dir).last
     if not record.spec.commands:
         return None
-    around = load_context(run_dir)  # recorded by the wrapper on a farm
+    around = load_context(run_dir)  # recorded by the wrapper of a run on a farm
     if not around.is_observed:
-        # written before the run began; local edits are part of the code, like the commit
+        # this environment was recorded before the run began; local edits are part of the code, as the commit is
         known = parse_plain(Environment, {**_UNKNOWN, **(run_directory.load_environment(run_dir) or {})})
         git = known.git if known.git and known.git.commit == record.commit else None
         around = JobSurroundings(describe_machine(known), git, record.commit, is_observed=False)
@@ -176,7 +178,7 @@ def load_file_executions(path: str) -> list[BenchExecution]:
     found = [load_execution(run_dir) for run_dir in run_directory.find_run_dirs(folder)]
     executions = [execution for execution in found if execution is not None]
     if not executions:
-        raise FormatError(f"{path} contains no benchmark", "name a run directory, or a folder of them")
+        raise UsageError(f"{path} contains no benchmark", "name a run directory, or a folder of them")
     return executions
 
 
@@ -196,7 +198,7 @@ class Imported:
 def import_results(
     paths: Sequence[str], root: str | None, label: str | None = None, console: Console = SILENT
 ) -> Imported:
-    """Import files. An invalid one adds nothing and stops no other. Raises UsageError if none has a result."""
+    """Import files. An invalid file adds nothing and stops no other file. Raises UsageError if none has a result."""
     files: dict[str, Foreign] = {}
     problems: list[UsageError] = []
     for path in dict.fromkeys(paths):

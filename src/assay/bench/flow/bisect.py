@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from typing import get_args
 
 from assay.bench.flow.compare import CompareOptions, Contest, Run
-from assay.bench.flow.run import run_benchmarks
 from assay.bench.flow.sides import check_out, open_question, open_trees
 from assay.bench.values.comparison import ComparisonReport, MetricComparison
 from assay.bench.values.execution import BenchRequest
@@ -76,7 +75,7 @@ def bisect_benchmark(
     metric: str,
     request: BenchRequest,
     options: CompareOptions,
-    run: Run = run_benchmarks,
+    run: Run,
     console: Console = SILENT,
     *,
     fresh: bool = False,

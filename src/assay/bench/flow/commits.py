@@ -21,7 +21,7 @@ from assay.bench.flow.archive import find_location, load_executions
 from assay.bench.flow.compare import Run, parse_span
 from assay.bench.flow.execution_builder import build_environment
 from assay.bench.flow.machine import load_machine
-from assay.bench.flow.run import resolve_methods, run_benchmarks
+from assay.bench.flow.run import resolve_methods
 from assay.bench.flow.sides import open_question, open_trees
 from assay.bench.values.execution import (
     COMMITTED_AT,
@@ -40,6 +40,7 @@ from assay.observe.devices import Devices
 from assay.observe.environment import load_environment
 from assay.record.run_directory import new_uid
 from assay.show.console import SILENT, Console
+from assay.show.formatting import render_count
 from assay.system.fast_dataclasses import asdict, dataclass, field, replace
 from assay.system.files import parse_json, read_text, write_atomic
 from assay.system.git import call_git, run_git
@@ -94,9 +95,7 @@ class CommitsReport:
         return ExitCode.worst(codes)
 
 
-def run_commits(
-    question: CommitsQuestion, request: BenchRequest, run: Run = run_benchmarks, console: Console = SILENT
-) -> CommitsReport:
+def run_commits(question: CommitsQuestion, request: BenchRequest, run: Run, console: Console = SILENT) -> CommitsReport:
     ends = parse_span(question.span, "--commits")
     with open_trees(request, question.build, console) as checkouts, keeping_lease():
         commits = load_range(checkouts.repository, *ends)[:: -question.every][::-1]
@@ -155,7 +154,8 @@ class _Range:
             mine = [each for each in every if each.extra.get(RANGE) == self.name]
             self.known.update((each.commit or "", each.method) for each in mine)
             if resumed:
-                self.console.message(f"continuing an earlier call, which has made {len(mine)} executions")
+                made = render_count(len(mine), "execution")
+                self.console.message(f"continuing an earlier call, which has made {made}")
             is_here = build_matcher(self.request) if self.question.skip_existing else lambda _setup: False
             for each in every:
                 is_clean = each.commit and each.code == each.commit and not each.is_compared

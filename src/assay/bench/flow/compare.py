@@ -11,7 +11,6 @@ from functools import cached_property
 
 from assay.bench.flow.archive import find_location, is_named, load_executions, load_file_executions
 from assay.bench.flow.history import advise_all, list_invalid
-from assay.bench.flow.run import run_benchmarks
 from assay.bench.flow.sides import (
     Duel,
     Executions,
@@ -27,6 +26,7 @@ from assay.bench.flow.sides import (
     find_duels,
     find_pinned,
     is_single,
+    list_names,
     open_trees,
 )
 from assay.bench.importers.formats import load_foreign
@@ -176,8 +176,7 @@ class _Known:
         baselines = load_named(self._location.dir, Baseline)
         if name in baselines:
             return self.load_baseline(name)
-        names = {e.label for e in self._every if e.label} | {e.commit[:12] for e in self._every if e.commit}
-        raise NotFoundError("label, commit, baseline or file", name, names | {*baselines})
+        raise NotFoundError("label, commit, baseline or file", name, list_names(self._every) | {*baselines})
 
     def _build(self, name: str, found: Sequence[BenchExecution], path: str) -> Executions:
         if self._method:
@@ -296,9 +295,9 @@ def _describe(base: Executions, head: Executions, duels: Sequence[Duel], options
 
 def _describe_disturbed(side: Executions, duels: Sequence[Duel], options: CompareOptions) -> Iterator[str]:
     """Describe how many executions do not count for which metrics, and which metrics do count."""
-    metrics = list(dict.fromkeys(duel.key[1] for duel in duels))
     if options.everything:
         return
+    metrics = list(dict.fromkeys(duel.key[1] for duel in duels))
     left = {
         metric: [e for e in side.found if metric in e.numbers and e.find_disturbance(metric, in_turns=options.in_turns)]
         for metric in metrics
@@ -363,7 +362,7 @@ def _find_failed(base: Executions, head: Executions) -> Iterator[Finding]:
 
 def _describe_failed(failed: Sequence[BenchExecution], count: int, side: str) -> str:
     reason = failed[0].result.findings[0].message if failed[0].result.findings else failed[0].state
-    return f"{len(failed)} of {count} executions of {side} failed: {reason}"
+    return f"{len(failed)} of {render_count(count, 'execution')} of {side} failed: {reason}"
 
 
 def _find_unkept(base: Executions, head: Executions) -> Iterator[Finding]:
@@ -391,7 +390,7 @@ def compare_revisions(
     b_rev: str | None,
     request: BenchRequest,
     options: CompareOptions,
-    run: Run = run_benchmarks,
+    run: Run,
     console: Console = SILENT,
     environments: tuple[str | None, str | None] = (None, None),
 ) -> ComparisonReport:

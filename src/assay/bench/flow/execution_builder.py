@@ -172,7 +172,7 @@ def describe_end(reason: str, was_killed: bool = False, oom_kills: int | None = 
     return f"it was killed by signal 9 (SIGKILL): {guess}"
 
 
-def _load_last_line(path: str, was_killed: bool = False) -> str:
+def _load_last_line(path: str, was_killed: bool) -> str:
     """Return the last line of the benchmark's own output, without the shell's message about its death."""
     lines = read_end(path, _CRASH_BYTES if was_killed else _TAIL_BYTES).splitlines()
     crash = _find_crash(lines) if was_killed else ""

@@ -159,7 +159,7 @@ def parse_date(text: str) -> float | None:
 
 
 def load_changes(
-    metric: str | None, method: str | None, options: HistoryOptions, console: Console = SILENT
+    metric: str | None, method: str | None, options: HistoryOptions, console: Console
 ) -> tuple[list[LastingChange], int, int]:
     """Return all lasting changes of every benchmark, oldest first, and the number of judged and of too short histories.
     Levels before `since` are used, but changes before it are left out."""

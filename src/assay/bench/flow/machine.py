@@ -1,6 +1,6 @@
 """The state of the machine before, during and after a benchmark: load, clocks, temperature, throttling, others on it.
 
-A farm stores it in a file of the run.
+On a farm the wrapper of a run stores this state in a file of the run.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from assay.values.environment import Environment
 from assay.values.plain import build_plain, parse_strict
 
 BEFORE_S = 0.25  # how long the load of others is measured before a run: more than the 0.2 s that count as measured
-_GPU_INTERVAL_S = 2.0  # longest interval; a run that has just started is read with every tick
+_GPU_INTERVAL_S = 2.0  # longest interval of readings; after a run has started its GPUs are read with every tick
 _CPUS = "/sys/devices/system/cpu"
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
@@ -85,8 +85,8 @@ def load_gpus(devices: Devices, indices: Sequence[int], tag: str | None = None) 
     read = ("sm_clock_mhz", "temperature_c", "power_w", "memory_bytes", "utilisation", "throttle")
     states = []
     for index in filter(names.__contains__, indices):
-        # with a tag, a process that cannot be read is left out: in a container the driver reports pids of the host. One
-        # that is ending has no tag any more, so whether it is alive is read afterwards
+        # with a tag, a process that cannot be read is left out: in a container the driver reports pids of the host. A
+        # process that is ending has lost its tag, so the tag is read first, and then whether the process is alive
         pids = [process.pid for process in devices.processes(index)]
         if tag is not None:
             pids = [pid for pid in pids if load_tag(pid) != tag.encode() and processes.process_start(pid) is not None]
@@ -101,7 +101,7 @@ def find_throttling(states: Iterable[GpuState]) -> tuple[str, ...]:
 
 
 def load_topology() -> tuple[int, int]:
-    """Physical cores and sockets; 0 where the kernel does not report them."""
+    """Return the numbers of physical cores and of sockets; 0 where the kernel does not report them."""
     places = {
         tuple(try_text(f"{_CPUS}/{name}/topology/{key}").strip() for key in ("physical_package_id", "core_id"))
         for name in _list_cpus()
@@ -253,7 +253,7 @@ class MachineWatch:
         self.meter = open_meter()
         self.began, self.own_cpu_s, self.oom_kills = time.time(), load_own_cpu_s(), processes.load_oom_kills()
         self.next_reading = 0.0
-        self.seen: dict[int, GpuState] = {}  # foreign processes during the run
+        self.seen: dict[int, GpuState] = {}  # last states, with all foreign processes and throttling of the run
         self.peaks: TreePeaks | None = None  # read after the run has ended
 
     def tick(self, now: float) -> None:

@@ -8,7 +8,6 @@ from collections.abc import Iterable
 
 from assay.bench.flow.archive import find_location
 from assay.bench.flow.compare import CompareOptions, Run, compare_executions, sign_end
-from assay.bench.flow.run import run_benchmarks
 from assay.bench.flow.sides import Executions
 from assay.bench.judge.samples import scale_visible
 from assay.bench.records import Selftest, load_named, write_named
@@ -32,7 +31,7 @@ class BenchSelftestReport:
     kept: bool  # from now on a smaller threshold is refused
 
 
-def run_selftest(request: BenchRequest, run: Run = run_benchmarks) -> BenchSelftestReport:
+def run_selftest(request: BenchRequest, run: Run) -> BenchSelftestReport:
     """Run the same code as both sides, in turns, as in a comparison of commits."""
     own = request.methods == (WORK,)
     report = run(replace(request, variants=_SIDES, extra={**request.extra, **COMPARED}))

@@ -19,15 +19,13 @@ from assay.bench.values.comparison import INTERRUPTED, PROFILED, SKIPPED, TAKEN_
 from assay.bench.values.execution import BenchExecution, BenchRequest, BenchVariant
 from assay.code.checkout import Checkouts, Commit, commit_work_tree, find_repository, load_commit, open_checkouts
 from assay.config.settings import load_settings
-from assay.errors import NotFoundError, UsageError, check_known
+from assay.errors import NotFoundError, UsageError, check_known, did_you_mean
 from assay.show.console import SILENT, Console
 from assay.show.formatting import render_count
 from assay.system.fast_dataclasses import dataclass, field, replace
 from assay.values import layout
 
 Key = tuple[str, str]  # method, metric
-BISECT_DIR = "bisect"
-HEAD = "HEAD"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +83,11 @@ def choose_side(executions: Iterable[BenchExecution], name: str) -> list[BenchEx
     if not by_label and len(commits := sorted({each.commit for each in found if each.commit})) > 1:
         raise UsageError(f"{name} fits several commits: {', '.join(commits)}", "give more of its characters")
     return found
+
+
+def list_names(executions: Iterable[BenchExecution]) -> set[str]:
+    """List the labels and commits by which `choose_side` finds these executions."""
+    return {name for each in executions for name in (each.label, (each.commit or "")[:12]) if name}
 
 
 def _why_aside(execution: BenchExecution) -> str:
@@ -152,8 +155,13 @@ def set_baseline(name: str, what: str, root: str | None, console: Console = SILE
     every = load_executions(location, console=console)
     good = [each for each in every if each.result.is_measured and not each.void and not each.is_compared]
     found = [each for each in good if each.label == what]
-    if not found:  # of a commit those without local edits, which others lack
-        named = choose_side(good, what) or choose_side(good, load_commit(find_repository(os.getcwd()), what).sha)
+    if not any(each.label == what for each in every):  # of a commit those without local edits, which others lack
+        named = choose_side(good, what)
+        try:
+            named = named or choose_side(good, load_commit(find_repository(os.getcwd()), what).sha)
+        except UsageError as error:
+            hint = did_you_mean(what, list_names(good)) or error.hint
+            raise UsageError(f"no execution has the label {what}, and {error.message}", hint) from None
         found = [each for each in named if each.git is None or not each.git.diff]
     if not found:
         words = ["assay", "bench", "run", "METHOD", "--trials", "10", *(["--root", root] if root else [])]
@@ -287,7 +295,7 @@ def open_question(
     }
     key = hashlib.blake2b(json.dumps(content, sort_keys=True, default=str).encode(), digest_size=4).hexdigest()
     meta = os.path.dirname(os.path.dirname(checkouts.folder))
-    folder = os.path.join(meta, BISECT_DIR, f"{ends[0].sha[:7]}-{ends[-1].sha[:7]}-{key}")
+    folder = os.path.join(meta, "bisect", f"{ends[0].sha[:7]}-{ends[-1].sha[:7]}-{key}")
     os.makedirs(folder, exist_ok=True)
     return folder
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from operator import methodcaller
 from statistics import median
@@ -26,12 +26,12 @@ from assay.bench.importers.result import (
 )
 from assay.bench.values.execution import NOT_REPORTED, WALL_TIME, BenchExecution, BenchResult, Machine
 from assay.errors import UsageError
+from assay.plugins import load
 from assay.record.importers.registry import Importer, choose_importer, describe_known
 from assay.record.importers.sample import Sample
 from assay.system.fast_dataclasses import replace
 from assay.values.run import build_command
 
-Found = Iterable[BenchExecution | str]
 Foreign = tuple[tuple[BenchExecution, ...], tuple[str, ...]]  # of a file, and notes on content that is not a result
 _HALVES = re.compile("[\ud800-\udfff]")
 _LINE = re.compile(r":::ML(?:LOG|Log|log|Pv\S*)\s+(\{.*\})")
@@ -89,8 +89,7 @@ def parse_foreign(text: str, path: str) -> Iterator[BenchExecution | str]:
     sample = Sample(path, text)
     importer = choose_importer(sample, ["results"])
     if importer is not None:
-        _, parse = _TOOLS[importer.name]
-        return iter(parse(sample))
+        return iter(load(importer.load)(sample))
     try:
         content = json.loads(text)
     except RecursionError:
@@ -304,13 +303,13 @@ def _describe_left_out(runs: Sequence[ForeignFields], aggregates: Mapping[str, F
     return f"{', '.join(aggregates)} give its complexity or spread, not its time: there is no result"
 
 
-_TOOLS: Mapping[str, tuple[str, Callable[[Sample], Found]]] = {  # by the names of importers in the registry
-    "perfzero": ("PerfZero's perfzero_summary.json and perfzero.log", perfzero.parse_perfzero),
-    "asv": ("asv's results/MACHINE/*.json", asv.parse_asv),
-    "pytest-benchmark": ("pytest-benchmark's JSON", parse_pytest),
-    "google-benchmark": ("google-benchmark's JSON", parse_google),
-    "mlperf": (":::MLLOG lines", parse_mlperf),
-}
 IMPORTERS = tuple(
-    Importer(name, title, "results", f"{__name__}:is_{name.replace('-', '_')}") for name, (title, _) in _TOOLS.items()
+    Importer(name, title, "results", f"{__name__}:is_{name.replace('-', '_')}", f"assay.bench.importers.{parser}")
+    for name, title, parser in (
+        ("perfzero", "PerfZero's perfzero_summary.json and perfzero.log", "perfzero:parse_perfzero"),
+        ("asv", "asv's results/MACHINE/*.json", "asv:parse_asv"),
+        ("pytest-benchmark", "pytest-benchmark's JSON", "formats:parse_pytest"),
+        ("google-benchmark", "google-benchmark's JSON", "formats:parse_google"),
+        ("mlperf", ":::MLLOG lines", "formats:parse_mlperf"),
+    )
 )

@@ -28,7 +28,7 @@ def build_imported(
     at: float | None,
     setup: Mapping[str, str],
     *,
-    failure: str | None = None,
+    failure: str | None,
     faults: Sequence[str] = (),
     execution_id: str | None = None,
     **recorded: Any,

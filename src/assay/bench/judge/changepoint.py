@@ -49,9 +49,9 @@ SHORTEST_PIECE = 3
 YOUNG = 120  # points; a shorter series is a young one
 ASSUMED_AUTOCORRELATION = 0.4  # of a young series, which has too few points to estimate it
 YOUNG_PENALTY = 4.0  # penalty of a candidate cut
-YOUNG_BOUNDS = {6: 7.6, 8: 8.6, 12: 9.8, 16: 10.3, 24: 10.3, 36: 11.0, 60: 12.6, 120: 14.0}  # points: least gain
-MANY = 20  # points of a young series whose autocorrelation is estimated, and where three outliers in a row occur
-FALSE_ALARM_RATE = 0.008  # of Student's test, which is used with fewer points
+YOUNG_BOUNDS = {6: 7.6, 8: 8.6, 12: 9.8, 16: 10.3, 24: 10.3, 36: 11.0, 60: 12.6, 120: 14.0}  # points → least gain
+MANY = 20  # from so many points on autocorrelation is estimated, and three outliers in a row occur by chance
+FALSE_ALARM_RATE = 0.008  # of Student's test, which is used with fewer than MANY points
 RESIDUAL_ERROR = 1.1  # divided by sqrt(n): standard error of an estimated autocorrelation
 USUAL_JUMP = 3.0  # what a jump gains by chance in autocorrelated noise
 SHARPNESS = 1.5  # raises a bound in one of many pieces: times the log of their number
@@ -124,7 +124,7 @@ def level_drifts(signal: Signal, cuts: Sequence[int], tuning: Tuning = DEFAULT) 
 # ---------------------------------------------------------------- over-segmentation
 
 
-def find_candidates(signal: Signal, tuning: Tuning = DEFAULT) -> list[int]:
+def find_candidates(signal: Signal, tuning: Tuning) -> list[int]:
     """Return the cuts of all stretches; where two stretches overlap, those of the one whose middle is nearer."""
     n, length = len(signal.x), tuning.stretch
     penalty = tuning.penalty * math.log(n)
@@ -223,7 +223,7 @@ def _find_gains(signal: Signal, start: int, cut: int, stop: int, density: Array,
 # ---------------------------------------------------------------- young histories
 
 
-def find_young_cuts(signal: Signal, tuning: Tuning = DEFAULT) -> list[int]:
+def find_young_cuts(signal: Signal, tuning: Tuning) -> list[int]:
     """Find steps that are significant by Student's t. So few points allow every segmentation to be tried."""
     cuts = prune_cuts(signal, find_young_candidates(signal.x), partial(weigh_young, signal))
     cuts = prune_cuts(signal, move_young_cuts(signal, cuts), partial(weigh_young, signal))
@@ -273,7 +273,7 @@ def move_young_cuts(signal: Signal, cuts: Sequence[int]) -> list[int]:
 
 def weigh_young(signal: Signal, start: int, cut: int, stop: int) -> float:
     """Return the gain of a step over the largest gain that noise with the assumed autocorrelation reaches by chance at
-    any index; a larger residual autocorrelation lowers it. With few points Student's test is used too."""
+    any index; a larger residual autocorrelation lowers the gain. With few points Student's test is used too."""
     x, at = signal.x[start:stop], cut - start
     needed = find_young_bound(len(x)) + SHARPNESS * math.log(len(signal.x) / len(x))
     gain = float(measure_student_gains(x)[at])
@@ -325,7 +325,7 @@ def find_excess_inflation(autocorrelation: float) -> float:
 
 
 def measure_residual_autocorrelation(parts: Sequence[Array]) -> float:
-    """Return an upper estimate of the lag-1 autocorrelation of the residuals; fitted levels bias it."""
+    """Return an upper estimate of the residuals' lag-1 autocorrelation, without the bias that fitted levels give it."""
     found = _correlate(parts, 3 * MAD_TO_SIGMA * find_middle(np.abs(np.concatenate(parts))))
     if found is None:
         return 0.0
@@ -416,7 +416,7 @@ def find_middle(values: Array) -> float:
 # ---------------------------------------------------------------- in the units of the metric
 
 
-def describe_cuts(signal: Signal, cuts: Sequence[int], tuning: Tuning = DEFAULT) -> tuple[LevelStep, ...]:
+def describe_cuts(signal: Signal, cuts: Sequence[int], tuning: Tuning) -> tuple[LevelStep, ...]:
     edges, steps = [0, *cuts, len(signal.x)], []
     for start, cut, stop in zip(edges, edges[1:], edges[2:], strict=False):
         sides = settle_sides(signal, measure_sides(signal, start, cut, stop, tuning.far.points), cut)

@@ -102,7 +102,7 @@ def attribute_change(before: str | None, after: str | None, *, is_recorded: bool
     return _BLAMES[compare_code(before, after)]
 
 
-def attribute_move(before: str | None, after: str | None, what: str = "environment") -> tuple[Cause, str]:
+def attribute_move(before: str | None, after: str | None, what: str) -> tuple[Cause, str]:
     """Return the cause of a change between environments or labels (`what`), by the code on both sides, and a reason."""
     cause, reason = _MOVES[compare_code(before, after)]
     if cause == "environment" and what == "label":

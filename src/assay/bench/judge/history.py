@@ -78,7 +78,8 @@ def judge_history(history: MetricHistory, recent: int | None = None, asserted: f
         what = "1 comparable execution is" if longest == 1 else f"{longest} comparable executions are"
         message = f"{what} too few; at least {SHORTEST_SERIES} are needed"
         if history.aside:
-            message += f" ({sum(len(series.points) for series in history.aside)} were disturbed)"
+            count = sum(len(series.points) for series in history.aside)
+            message += f" ({count} {'was' if count == 1 else 'were'} disturbed)"
         findings.append(Finding(VerdictKind.INCONCLUSIVE, _name(history), message))
     if history.doubted:
         message = "the newest execution, {}, does not count: {}".format(*history.doubted)
@@ -268,7 +269,7 @@ def _find_farthest(parts: Sequence[Array], count: int) -> float:
 
 
 def find_newest_step(
-    values: Sequence[float | None], known: Sequence[LevelStep] | LevelStep = (), most: int = MOST_NEWEST
+    values: Sequence[float], known: Sequence[LevelStep] | LevelStep, most: int = MOST_NEWEST
 ) -> LevelStep | None:
     """Return the largest outlying group of newest executions as a step; None: the newest is at the level before it."""
     signal = build_signal(values)
@@ -311,9 +312,7 @@ def count_back(values: Sequence[float], step: LevelStep) -> int:
     return sum(abs(value - step.before) < abs(step.after - step.before) / 4 for value in values)
 
 
-def find_alone(
-    values: Sequence[float | None], known: Sequence[LevelStep] | LevelStep = (), least: float = 0.0
-) -> float | None:
+def find_alone(values: Sequence[float], known: Sequence[LevelStep] | LevelStep, least: float) -> float | None:
     """Return the smallest relative change of the newest execution alone that would be found in 90% of such histories.
     `least`: a change that is measured as smaller is not reported, so one of this size is missed as often as not."""
     signal = build_signal(values)
@@ -328,7 +327,7 @@ def find_alone(
 # ---------------------------------------------------------------- trends
 
 
-def find_trend(values: Sequence[float | None], changes: Sequence[LevelStep] = ()) -> LevelStep | None:
+def find_trend(values: Sequence[float], changes: Sequence[LevelStep] = ()) -> LevelStep | None:
     """Return the line that fits the series better than one level does, and better than its steps do, or None. A long
     series is reduced to the medians of blocks of neighbours."""
     signal = build_signal(values)
@@ -343,7 +342,7 @@ def find_trend(values: Sequence[float | None], changes: Sequence[LevelStep] = ()
     gain = measure_student_loss(x) - measure_student_loss(about)
     autocorrelation = measure_residual_autocorrelation([about - find_middle(about)]) if len(x) >= MANY else 0.0
     inflation = max(1.0, find_excess_inflation(min(autocorrelation, MOST_AUTOCORRELATION)))
-    if gain < find_young_bound(len(x)) * inflation or gain < _explain_by_steps(x, signal, changes, size):
+    if gain < find_young_bound(len(x)) * inflation or gain < _explain_by_steps(x, changes, size):
         return None
     length = len(x) - 1 / size  # from the first value to the last, in blocks
     rise, middle = slope * length, find_level(about)
@@ -360,10 +359,9 @@ def fit_slope(x: Array, times: Array) -> tuple[float, float]:
     return slope, spread * math.sqrt(find_variance_inflation(ASSUMED_AUTOCORRELATION) / float((times**2).sum()))
 
 
-def _explain_by_steps(x: Array, signal: Signal, changes: Sequence[LevelStep], size: int) -> float:
+def _explain_by_steps(x: Array, changes: Sequence[LevelStep], size: int) -> float:
     """Return what the steps gain over one level, less the penalty of each step after the first."""
-    indices = [int(np.searchsorted(signal.indices, change.at)) // size for change in changes]
-    cuts = sorted({index for index in indices if 0 < index < len(x)})
+    cuts = sorted({change.at // size for change in changes if 0 < change.at // size < len(x)})
     if not cuts:
         return -math.inf
     about = np.concatenate([piece - find_middle(piece) for piece in split_pieces(x, cuts)])
@@ -391,9 +389,7 @@ class Visibility:
         return abs(self.signal.relate(up, self.level))
 
 
-def measure_visibility(
-    values: Sequence[float | None], known: Sequence[LevelStep] | LevelStep = ()
-) -> Visibility | None:
+def measure_visibility(values: Sequence[float], known: Sequence[LevelStep] | LevelStep) -> Visibility | None:
     """Measure the noise of the residuals about the levels, or about the line of a trend. None: there are too few values
     to find any change, or all are equal and any change would be found."""
     signal = build_signal(values)
@@ -411,23 +407,20 @@ def measure_visibility(
 
 def _split_known(signal: Signal, known: Sequence[LevelStep] | LevelStep) -> list[Array]:
     if not isinstance(known, LevelStep):
-        return split_pieces(signal.x, [int(np.searchsorted(signal.indices, change.at)) for change in known])
+        return split_pieces(signal.x, [change.at for change in known])
     times = np.arange(len(signal.x)) - (len(signal.x) - 1)
     return [signal.x - fit_slope(signal.x, times)[0] * times]  # without the trend; the newest value is unchanged
 
 
-def find_detectable(values: Sequence[float | None], known: Sequence[LevelStep] | LevelStep = ()) -> float | None:
+def find_detectable(values: Sequence[float], known: Sequence[LevelStep] | LevelStep = ()) -> float | None:
     """Return the smallest relative change in the last third that 90% of such histories show; None: too few values."""
     found = measure_visibility(values, known)
     if found is not None:
         return found.find_smallest(len(found.signal.x))
-    finite = [value for value in values if value is not None and math.isfinite(value)]
-    return 0.0 if len(finite) >= SHORTEST_SERIES else None
+    return 0.0 if len(values) >= SHORTEST_SERIES else None
 
 
-def count_needed(
-    values: Sequence[float | None], effect: float, known: Sequence[LevelStep] | LevelStep = ()
-) -> int | None:
+def count_needed(values: Sequence[float], effect: float, known: Sequence[LevelStep] | LevelStep = ()) -> int | None:
     """Return how many points a history with this noise needs to show a change of `effect`; None: no number suffices."""
     found = measure_visibility(values, known)
     if found is None:

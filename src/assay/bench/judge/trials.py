@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 
 from assay.bench.values.comparison import Samples
 from assay.judge.statistics import Array, np
+from assay.show.formatting import join_first
 
 FEWEST = 8  # trials; fewer do not show modes or trends
 TREND_Z = 3.0
@@ -48,13 +49,12 @@ def find_stragglers(base: Sequence[float], head: Sequence[float], sign: int, thr
 
 
 def describe_stragglers(values: Sequence[float], late: Sequence[int], label: str) -> str:
-    """Describe them: `head: 4 of 20 trials are 3.0 times the others (trials 3, 8, 11, 20)`."""
+    """Describe late trials: `head: 4 of 20 trials are 3.0 times the others (trials 3, 8, 11, 20)`."""
     given, _ = _share(values)
     rest = abs(float(np.median(np.delete(given, late))))
     far = f" are {abs(float(np.median(given[late]))) / rest:.2g} times the others" if rest else " are far off"
-    names = ", ".join(str(trial + 1) for trial in late[:_MOST_NUMBERS])
-    more = f" and {len(late) - _MOST_NUMBERS} more" if len(late) > _MOST_NUMBERS else ""
-    return f"{label}: {len(late)} of {len(values)} trials{far} (trials {names}{more})"
+    names = join_first([str(trial + 1) for trial in late], _MOST_NUMBERS)
+    return f"{label}: {len(late)} of {len(values)} trials{far} (trials {names})"
 
 
 def merge_reasons(reasons: Iterable[tuple[int, str]]) -> dict[str, list[int]]:

@@ -422,9 +422,7 @@ def find_changes(lines: Sequence[BenchLine]) -> TopChanges:
 SORTS = ("name", "change", "verdict", "executions", "age")
 
 
-def choose_lines(
-    overview: Overview, text: str = "", kind: str = "", suite: str = "", sort: str = "name"
-) -> list[BenchLine]:
+def choose_lines(overview: Overview, text: str, kind: str, suite: str, sort: str) -> list[BenchLine]:
     """Choose and sort lines. `text`: words that must all be in the name. `kind`: a verdict that one of its metrics has
     (PASS: all that have a history), `changed` (a change holds), `none` (no history) or `waiting`."""
     words = text.lower().split()

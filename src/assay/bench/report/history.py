@@ -296,7 +296,7 @@ def build_selftest_document(found: BenchSelftestReport) -> Document:
     lines = [f"{finding.subject}: {finding.message}" for finding in open_]
     kept = "`assay bench compare` refuses a smaller --min-effect on this machine from now on"
     if not found.kept:
-        again = "run it again, with --trials 10 or more" if verdict.comparisons else "nothing was measured"
+        again = "run it again, with --trials 10 or more" if found.report.metrics else "nothing was measured"
         kept = f"nothing is kept of it: {again}"
     blocks: list[Block] = [
         Text((build_mark(verdict.kind), f" {found.method}: equal code is {seen.get(verdict.kind, 'not decided')}")),
@@ -342,11 +342,10 @@ def build_setup_table(found: EnvironmentTable) -> Table:
 
 
 def _quartiles(values: Sequence[float]) -> tuple[float | None, float | None, float | None]:
-    if not values:
-        return None, None, None
-    low, middle, high = statistics.quantiles(
-        [*values, *values] if len(values) == 1 else values, n=4, method="inclusive"
-    )
+    if len(values) < 2:  # one value is as it was reported: a mean would make 7 a 7.0, and overflow for 1e308
+        only = next(iter(values), None)
+        return only, only, only
+    low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
     return middle, low, high
 
 

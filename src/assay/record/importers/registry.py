@@ -1,8 +1,7 @@
 """The importers: the files and folders of other tools that are known, and their readers.
 
 `assay index ingest` takes folders and runs, `assay bench import` takes results; each names the other command for a
-file that belongs there. A reader of results belongs to the product that stores them, under the importer's name.
-Plug-ins offer importers by the hook `importers`.
+file that belongs there. Plug-ins offer importers by the hook `importers`.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ class Importer(NamedTuple):
     title: str  # for messages
     gives: Gives  # folders are read where they are, runs become run directories, results become benchmark executions
     recognise: str  # `module:function`, called with a Sample
-    load: str = ""  # only of runs: `module:function`, called with a path; returns ImportedRuns
+    load: str = ""  # of runs: called with a path, returns ImportedRuns; of results: with a Sample, yields executions
 
 
 OWN = (Importer("assay", "studies of Assay", "folders", "assay.record.importers.sample:is_assay"),)
