@@ -128,7 +128,6 @@ class FolderListing:
     folders: list[str] = field(default_factory=list)  # relative paths, each after its parent
 
 
-<<<<<<< HEAD
 def load_listing(folder: str) -> FolderListing:
     """List a folder. Raise UsageError for broken links, links that form a loop, pipes and devices."""
     listing = FolderListing()
@@ -152,29 +151,6 @@ def load_listing(folder: str) -> FolderListing:
                 raise UsageError(f"{path} is neither a file nor a folder")
 
     add(folder, ())
-=======
-def load_listing(folder: str, prefix: str = "", above: Sequence[os.stat_result] = ()) -> FolderListing:
-    """List a folder. Raise UsageError for broken links, links that form a loop, pipes and devices. In a
-    recursive call, names begin with `prefix`, and `above` are the folders that contain this one."""
-    listing, above = FolderListing(), (*above, os.stat(folder))
-    for name in sorted(os.listdir(folder)):
-        path = os.path.join(folder, name)
-        try:
-            status = os.stat(path)
-        except (FileNotFoundError, PermissionError) as error:
-            raise UsageError(f"{path} cannot be read: {error.strerror}") from None
-        if stat.S_ISDIR(status.st_mode):
-            if any(os.path.samestat(status, each) for each in above):
-                raise UsageError(f"{path} is a link to a folder that it is in", "remove it: it forms a loop")
-            listing.folders.append(prefix + name)
-            inner = load_listing(path, f"{prefix}{name}/", above)
-            listing.files += inner.files
-            listing.folders += inner.folders
-        elif stat.S_ISREG(status.st_mode):
-            listing.files.append(DataFile(prefix + name, path, status.st_size))
-        else:
-            raise UsageError(f"{path} is neither a file nor a folder")
->>>>>>> s-plain
     return listing
 
 
