@@ -68,14 +68,20 @@ def parse_manifest(text: str, file: str, test: str) -> Golden:
         found = {key: _parse_segment(content, key, gaps) for key in _get(content, "ckpt_logs")}
         _check_counts(content, found)
         segments = sorted(found.values(), key=lambda segment: segment.start_step)
+        provenance = _get(content, "provenance")
+        _check_types(provenance, {"check_runs": int, "seeds": dict | None, "hardware": dict | None}, "provenance")
+        _check_types(provenance.get("hardware") or {}, {"gpus": list | None}, "provenance.hardware")
+        history = tuple(_check_object(each, "an entry of history") for each in content.get("history", ()))
+        for effects in (_get(each, key) for each in history for key in ("effects", "since_first")):
+            _check_types(effects, dict.fromkeys(effects, int | float), "an effect in history")
         return Golden(
             test=str(content.get("test", test)),
             segments=tuple(segments),
             version=version,
             steps_per_segment=int(content.get("steps_per_segment", 0)),
-            provenance=_get(content, "provenance"),
+            provenance=provenance,
             noise={name: float(value) for name, value in _get(content, "noise").items()},
-            history=tuple(_check_object(each, "an entry of history") for each in content.get("history", ())),
+            history=history,
             complete=bool(content.get("complete", True)),
             steps_beyond=None if content.get("steps_beyond") is None else int(content["steps_beyond"]),
             repeats_start=content.get("repeats_start") if isinstance(content.get("repeats_start"), bool) else None,
@@ -124,6 +130,12 @@ def _check_object(value: Any, where: str) -> Mapping[str, Any]:
     if not isinstance(value, dict):
         raise _BrokenError(f"{where} is not an object")
     return value
+
+
+def _check_types(found: Mapping[str, Any], types: Mapping[str, Any], where: str) -> None:
+    for key, wanted in types.items():
+        if key in found and not isinstance(found[key], wanted):
+            raise _BrokenError(f"{where}: {key} is {found[key]!r}")
 
 
 def _parse_segment(content: Mapping[str, Any], key: str, gaps: list[tuple[str, int]]) -> Segment:
