@@ -186,8 +186,8 @@ class GoldenContext:
         """The last number of a check's run that a rebase recorded: checks of this golden use the seeds after it."""
         if golden.is_gathered or not self.changes_seeds:
             return 0
-        found: int = golden.provenance.get("check_runs", golden.recordings)  # older ones do not state it
-        return found
+        found: Any = golden.provenance.get("check_runs", golden.recordings)  # older ones do not state it
+        return int(found)
 
     def build_spec(self, name: str, text: str, params: Mapping[str, Any]) -> RunSpec:
         test = self.test
