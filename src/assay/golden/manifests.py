@@ -69,11 +69,13 @@ def parse_manifest(text: str, file: str, test: str) -> Golden:
         _check_counts(content, found)
         segments = sorted(found.values(), key=lambda segment: segment.start_step)
         provenance = _get(content, "provenance")
-        _check_types(provenance, {"check_runs": int, "seeds": dict | None, "hardware": dict | None}, "provenance")
+        objects = dict.fromkeys(("seeds", "hardware", "packages"), dict | None)
+        _check_types(provenance, {"check_runs": int, **objects}, "provenance")
         _check_types(provenance.get("hardware") or {}, {"gpus": list | None}, "provenance.hardware")
         history = tuple(_check_object(each, "an entry of history") for each in content.get("history", ()))
-        for effects in (_get(each, key) for each in history for key in ("effects", "since_first")):
-            _check_types(effects, dict.fromkeys(effects, int | float), "an effect in history")
+        for each in history:
+            for moved in (_get(each, "effects"), _get(each, "since_first"), *_get(each, "first_levels").values()):
+                _check_types(moved, dict.fromkeys(moved, int | float), "history")
         return Golden(
             test=str(content.get("test", test)),
             segments=tuple(segments),

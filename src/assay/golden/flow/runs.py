@@ -29,6 +29,7 @@ from assay.golden.flow.segments import (
     describe_key,
     find_image,
     find_other,
+    list_gpus,
 )
 from assay.golden.judge.evidence import find_early_step
 from assay.golden.judge.golden import SegmentNoise, build_rule_facts
@@ -228,14 +229,11 @@ def _describe_files(before: Mapping[str, str], now: Mapping[str, str]) -> list[s
 
 def _flatten_origin(origin: Mapping[str, Any]) -> dict[str, str]:
     """Flatten the origin into pairs: Python and device first, then the packages."""
-    parts = [origin, origin.get("hardware"), origin.get("packages")]
-    top, hardware, packages = (part if isinstance(part, Mapping) else {} for part in parts)
-    gpus = hardware.get("gpus") or ()
-    flat = {name: top.get(name) for name in ("python", "host", "os", "commit")}
-    flat["uncommitted changes"] = top.get("uncommitted") or ("none" if top.get("dirty") is False else None)
-    flat |= {name: hardware.get(name) for name in ("cpu", "cpu_count", "driver")}
-    flat |= {"GPUs": ", ".join(str(gpu.get("name") if isinstance(gpu, Mapping) else gpu) for gpu in gpus)}
-    flat |= {f"package {name}": version for name, version in packages.items()}
+    flat = {name: origin.get(name) for name in ("python", "host", "os", "commit")}
+    flat["uncommitted changes"] = origin.get("uncommitted") or ("none" if origin.get("dirty") is False else None)
+    flat |= {name: (origin.get("hardware") or {}).get(name) for name in ("cpu", "cpu_count", "driver")}
+    flat["GPUs"] = ", ".join(list_gpus(origin) or ())
+    flat |= {f"package {name}": version for name, version in (origin.get("packages") or {}).items()}
     return {name: str(value) for name, value in flat.items() if value not in (None, "")}
 
 

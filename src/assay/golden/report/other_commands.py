@@ -10,6 +10,7 @@ from typing import Any
 
 from assay.errors import UsageError
 from assay.golden.flow.history import NightHistory
+from assay.golden.flow.segments import list_gpus
 from assay.golden.judge.contrasts import MetricShift
 from assay.golden.judge.golden import measure_levels
 from assay.golden.judge.nights import FEWEST_NIGHTS, Night, describe_moves
@@ -135,12 +136,10 @@ def _build_environment(origin: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     seeds, packages, hardware = origin.get("seeds"), origin.get("packages"), origin.get("hardware")
     if seeds:
         yield "seeds", ", ".join(f"{name} {value}" for name, value in seeds.items())
-    if isinstance(hardware, Mapping):
-        gpus = hardware.get("gpus") or ()
-        names = [str(gpu.get("name", gpu)) if isinstance(gpu, Mapping) else str(gpu) for gpu in gpus]
+    if hardware is not None:
         known = [str(hardware["cpu"])] if hardware.get("cpu") else []
-        yield "hardware", ", ".join([*known, *names]) or "not recorded"
-    if isinstance(packages, Mapping) and packages:
+        yield "hardware", ", ".join([*known, *(list_gpus(origin) or ())]) or "not recorded"
+    if packages:
         yield "packages", join_first([f"{name} {version}" for name, version in packages.items()], _PACKAGES)
 
 
