@@ -31,6 +31,7 @@ CHECKPOINT_DIR = "ckpts"
 PARTIAL_SUFFIX = ".partial"  # the end of a recording's name until its gathering has ended well
 _REMEDY = "gather it again, or bring it back from a copy"
 _UNLABELLED = "0"  # how the original writes the only value of a metric without labels
+_OBJECTS = dict.fromkeys(("files", "hardware", "packages", "rules", "seeds", "variants"), dict | None)
 
 Labels = dict[str, tuple[Track, ...]]
 
@@ -69,11 +70,11 @@ def parse_manifest(text: str, file: str, test: str) -> Golden:
         _check_counts(content, found)
         segments = sorted(found.values(), key=lambda segment: segment.start_step)
         provenance = _get(content, "provenance")
-        objects = dict.fromkeys(("seeds", "hardware", "packages"), dict | None)
-        _check_types(provenance, {"check_runs": int, **objects}, "provenance")
+        _check_types(provenance, {"check_runs": int, **_OBJECTS}, "provenance")
         _check_types(provenance.get("hardware") or {}, {"gpus": list | None}, "provenance.hardware")
         history = tuple(_check_object(each, "an entry of history") for each in content.get("history", ()))
         for each in history:
+            _check_types(each, {"from": dict, "to": dict}, "history")
             for moved in (_get(each, "effects"), _get(each, "since_first"), *_get(each, "first_levels").values()):
                 _check_types(moved, dict.fromkeys(moved, int | float), "history")
         return Golden(

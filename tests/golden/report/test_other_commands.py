@@ -81,7 +81,7 @@ def test_the_drift_of_rebases_a_refusal_of_several_lines_and_the_trials_of_a_sea
     lines = render(made.golden(history=history)).splitlines()
     assert [line.split()[-2:] for line in lines[-2:]] == [["+1%", "+1%"], ["+1%", "+2.01%"]]
     assert "0123456789ab" in lines[-1]
-    assert "Drift" not in render(made.golden(history=({"odd": 1}, {"effects": 7}))), "a strange history"
+    assert "Drift" not in render(made.golden(history=({"odd": 1},))), "a strange history"
     refused = Rebased("t", "m.json", made.golden(), refusals=("cannot be written\n  make room",))
     text = render_terminal(build_rebase_document([refused]))
     assert text.splitlines()[:2] == ["refused: cannot be written", "  make room"]

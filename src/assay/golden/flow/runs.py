@@ -183,10 +183,10 @@ def find_differences(context: GoldenContext, golden: Golden, origin: Mapping[str
         found.append(f"command {texts[0]} instead of {then}")
     if golden.provenance.get("config_hash") not in (None, context.config_hash):
         found.append(f"configuration: the text of {context.options.file} has changed")
-    files, marks = golden.provenance.get("files"), load_code_marks(context)
-    files = files if isinstance(files, Mapping) and marks else {}
+    marks = load_code_marks(context)
+    files = marks and golden.provenance.get("files")
     found += _describe_files(files, marks) if files else []
-    names = [name for name in dict.fromkeys((*before, *now)) if before.get(name) != now.get(name)]
+    names = _list_changed(before, now)
     found += [f"{name} {now.get(name, 'unknown')} instead of {before.get(name, 'unknown')}" for name in names]
     more = len(found) - _MOST_DIFFERENCES
     shown = [*found[:_MOST_DIFFERENCES], *([f"and {more} more"] if more > 0 else [])]
@@ -220,11 +220,15 @@ def _describe_same(has_code: bool, now: Mapping[str, str]) -> str:
 
 def _describe_files(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
     """Describe in one line which code and settings of the program's folder are not those of the recording."""
-    names = [name for name in dict.fromkeys((*before, *now)) if before.get(name) != now.get(name)]
+    names = _list_changed(before, now)
     ends = ["is new" if name not in before else "has changed" if name in now else "is gone" for name in names]
     words = [f"{name} {end}" for name, end in zip(names, ends, strict=True)]
     more = [f"and {len(words) - _MOST_NAMED} more"] if len(words) > _MOST_NAMED else []
     return [f"code: {', '.join([*words[:_MOST_NAMED], *more])}"] if words else []
+
+
+def _list_changed(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    return [name for name in dict.fromkeys((*before, *now)) if before.get(name) != now.get(name)]
 
 
 def _flatten_origin(origin: Mapping[str, Any]) -> dict[str, str]:

@@ -123,7 +123,7 @@ def _list_facts(golden: Golden, manifest: str) -> Iterator[tuple[str, str]]:
     recordings = f"{count} of each segment" if count != 1 else "one recording of each segment, no spread"
     yield "recordings", recordings + ("" if golden.complete else "; the training did not end")
     if golden.variants:
-        known = _mapping(golden.provenance, "variants")
+        known = golden.provenance.get("variants") or {}
         yield "variants", ", ".join(f"{name} ({known[name]})" if known.get(name) else name for name in golden.variants)
     yield from ((name, str(origin[key])) for name, key in _NAMED if origin.get(key) not in (None, "", {}, []))
     if origin.get("commit"):
@@ -158,23 +158,18 @@ def _build_noise(sensitivity: Sequence[Sensitivity]) -> Table:
 
 def _build_drift(golden: Golden) -> Table:
     """Show for each rebase by how much it moved each metric, and in a last row by how much all of them did."""
-    entries = [entry for entry in golden.history if isinstance(entry.get("effects"), Mapping)]
-    names = list(dict.fromkeys(name for entry in entries for name in _mapping(entry, "effects")))
+    entries = [entry for entry in golden.history if "effects" in entry]
+    names = list(dict.fromkeys(name for entry in entries for name in entry["effects"]))
     columns = [Column("rebased"), Column("reason"), Column("commit")]
     for name in names:
         columns += [Column(name, align="right"), Column("since first", align="right", key=f"{name} since first")]
     rows = []
     for entry in entries:
-        commit = str(_mapping(entry, "to").get("commit") or "")[:12] or None
+        commit = str(entry.get("to", {}).get("commit") or "")[:12] or None
         keys = ("effects", "since_first")
-        moves = [render_percent(_mapping(entry, key).get(name)) or None for name in names for key in keys]
+        moves = [render_percent(entry.get(key, {}).get(name)) or None for name in names for key in keys]
         rows.append([str(entry.get("at", "")), str(entry.get("reason", "")), commit, *moves])
     return Table(tuple(columns), rows)
-
-
-def _mapping(entry: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    found = entry.get(key)
-    return found if isinstance(found, Mapping) else {}
 
 
 def build_rebase_document(outcomes: Sequence[Rebased]) -> doc.Document:
@@ -200,7 +195,7 @@ def _build_rebase(outcome: Rebased) -> Iterator[doc.Block]:
         yield doc.Text(f"{outcome.test}: {word}; the old recording is untouched")
         return
     entry = outcome.after.history[-1] if outcome.after else {}
-    origins = [str(_mapping(entry, key).get("commit") or "an unknown commit")[:12] for key in ("from", "to")]
+    origins = [str(entry.get(key, {}).get("commit") or "an unknown commit")[:12] for key in ("from", "to")]
     reason = doc.Text(f"{entry.get('reason')} ({origins[0]} to {origins[1]}, from {entry.get('source')})")
     yield doc.Only(("markdown",), (doc.Heading(f"Golden {outcome.test}: rebased", level=3), reason))
     yield doc.Section((doc.TableBlock(_build_rebase_table(outcome)),))
