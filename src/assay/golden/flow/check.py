@@ -135,7 +135,7 @@ def check_test(context: GoldenContext, hooks: RunHooks) -> GoldenTestReport:
 
 
 def _describe_better(findings: Sequence[Finding]) -> list[str]:
-    """Warn of values that pass because better ones do; the largest stands for all."""
+    """Warn of values that pass because a better value passes; only the largest difference is described."""
     passed = [each for each in findings if each.kind is VerdictKind.PASS]
     if not (better := [each for each in passed if each.message.startswith(SUSPICIOUSLY_BETTER)]):
         return []
@@ -205,7 +205,7 @@ def _run_rounds(context: GoldenContext, states: Sequence[_State], hooks: RunHook
 def check_variants(
     context: GoldenContext, variants: Sequence[GoldenContext], golden: Golden, segment: Segment, hooks: RunHooks
 ) -> tuple[tuple[SegmentReport, ...], Report | None]:
-    """One segment by several variants of the same test, all of them spread over the slots."""
+    """Check one segment with several variants of the same test, all of them spread over the slots."""
     states = [_State(variant, segment, golden) for variant in variants]
     end = _run_rounds(context, states, hooks)
     return tuple(state.report() for state in states), end
@@ -233,7 +233,7 @@ class _State:
         return list_rules(self.context.test.rules, self.golden, self.segment)
 
     def prepare(self) -> bool:
-        """Whether the segment can be run at all."""
+        """Choose how far its runs go; return whether the segment can be run."""
         self.beyond = self.golden.steps_beyond or 0
         if problem := self.context.find_checkpoint_problem(self.segment):
             self._find(problem)
@@ -313,7 +313,7 @@ class _State:
         return len(self.runs) < most and self.report().verdict.kind is VerdictKind.INCONCLUSIVE
 
     def _tracks_of(self, values: Values) -> Tracks:
-        """The values of a run at the golden's steps; labels that the golden lacks stay, since they are a difference."""
+        """Return a run's values at the golden's steps; labels that the golden lacks stay, as a difference."""
         found: dict[str, dict[str, Track]] = {}
         for metric, label in values.found:
             golden = self.segment.tracks.get(metric, {}).get(label)
@@ -369,7 +369,7 @@ class _State:
 
 
 def _describe_acceptance(context: GoldenContext, findings: Sequence[Finding]) -> list[str]:
-    """The commands that accept an intended change."""
+    """Return the commands that accept an intended change."""
     kinds = {finding.kind for finding in findings} - {VerdictKind.PASS}
     options = context.options
     if kinds != {VerdictKind.CHANGED} or options.is_harness:
@@ -449,7 +449,7 @@ def _find_odd(context: GoldenContext, golden: Golden) -> Iterator[str]:
 
 
 def _hint_to_gather(context: GoldenContext) -> str:
-    """The command to gather, and other manifests of this test in the same store."""
+    """Return the command to gather, and the names of other manifests of this test in the same store."""
     options = context.options
     how = "the same command with -g" if options.is_harness else f"`assay golden gather {options.build_arguments()}`"
     hint = f"gather it first: {how}"
