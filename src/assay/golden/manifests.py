@@ -22,7 +22,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from assay.errors import AssayError, ExitCode, FormatError, InfrastructureError, UsageError
-from assay.golden.values import DEFAULT_MANIFEST, Golden, Segment, Track
+from assay.golden.values import Golden, Segment, Track
 from assay.system.files import write_atomic
 
 VERSION = 3
@@ -36,7 +36,7 @@ _OBJECTS = dict.fromkeys(("files", "hardware", "packages", "rules", "seeds", "va
 Labels = dict[str, tuple[Track, ...]]
 
 
-def manifest_path(store: str, test: str, name: str = DEFAULT_MANIFEST) -> str:
+def manifest_path(store: str, test: str, name: str) -> str:
     return os.path.join(store, f"{test}_{name}")
 
 

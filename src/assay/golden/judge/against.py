@@ -155,7 +155,7 @@ def _judge_level(rule: Rule, pair: Pair, levels: Sequence[float], value: float) 
     return Finding(kind, pair.subject, f"beyond {stated}: {shown}{unit}", value, expected, pair.steps[0], effect)
 
 
-def judge_noise(rule: Rule, pair: Pair, peers: int = 1) -> list[Finding]:
+def judge_noise(rule: Rule, pair: Pair, peers: int) -> list[Finding]:
     """All windows of the checks, against the noise between the goldens."""
     if not pair.is_whole:
         return []
