@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 import os
 import re
 import time
@@ -166,6 +167,9 @@ def load_report(location: StudyLocation, wanted: str) -> tuple[Head, GoldenTestR
     head, content = _read(path, wanted, mode)
     with _naming_damage(path):
         report = _review_report(parse_plain(GoldenTestReport, content))
+        tracks = [runs for each in report.golden.segments for *_, runs in each.walk()] if report.golden else []
+        if not all(tracks):
+            raise ValueError("a metric of its golden has no recording")
         head = _review(head, report.verdict)
         return head, replace(report, verdict=report.verdict.review([Verdict(head.kind, (), 1)]))
 
@@ -180,6 +184,8 @@ def _review_report(report: GoldenTestReport) -> GoldenTestReport:
 
 
 def _review_segment(segment: SegmentReport) -> SegmentReport:
+    if not all(math.isfinite(metric.delta or 0.0) for metric in segment.metrics):
+        raise ValueError("a delta is not finite")
     metrics = tuple(replace(metric, verdict=metric.verdict.review()) for metric in segment.metrics)
     return replace(segment, metrics=metrics, verdict=segment.verdict.review([each.verdict for each in metrics]))
 
