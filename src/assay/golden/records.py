@@ -20,7 +20,7 @@ from typing import Any, cast
 
 from assay.errors import FormatError, NotFoundError
 from assay.follow.api import StudyLocation
-from assay.golden.report.rows import build_test_rows
+from assay.golden.report.rows import build_test_rows, describe_outcome
 from assay.golden.values import GoldenTestReport, ReportMode, SegmentReport
 from assay.record.formats import Format, build_damage, read_versioned, render_versioned
 from assay.system.fast_dataclasses import dataclass, replace
@@ -72,10 +72,8 @@ class Head:
 
     @property
     def word(self) -> str:
-        """The verdict in one word; a gathering judges nothing, so that it is `recorded`."""
-        if self.is_damaged:
-            return "damaged"
-        return "recorded" if self.mode == "gather" and self.kind is VerdictKind.PASS else str(self.kind)
+        """The verdict in one word."""
+        return "damaged" if self.is_damaged else describe_outcome(self.mode, self.kind)
 
     @property
     def worst(self) -> list[str]:
