@@ -40,6 +40,7 @@ from assay.launch.api import Report, RunHooks, first_program, stop
 from assay.observe.environment import list_installed, load_git
 from assay.record import run_directory
 from assay.record.received import is_foreign
+from assay.show.formatting import join_first
 from assay.system.fast_dataclasses import dataclass, field, replace
 from assay.system.locks import hold_file
 from assay.values.run import RunSpec
@@ -223,8 +224,7 @@ def _describe_files(before: Mapping[str, str], now: Mapping[str, str]) -> list[s
     names = _list_changed(before, now)
     ends = ["is new" if name not in before else "has changed" if name in now else "is gone" for name in names]
     words = [f"{name} {end}" for name, end in zip(names, ends, strict=True)]
-    more = [f"and {len(words) - _MOST_NAMED} more"] if len(words) > _MOST_NAMED else []
-    return [f"code: {', '.join([*words[:_MOST_NAMED], *more])}"] if words else []
+    return [f"code: {join_first(words, _MOST_NAMED)}"] if words else []
 
 
 def _list_changed(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
