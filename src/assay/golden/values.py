@@ -146,6 +146,12 @@ class Golden:
         return self.provenance.get("rules") or {}
 
 
+def list_gpus(origin: Mapping[str, Any]) -> list[str] | None:
+    """Return the names of the GPUs of a provenance, or of an environment of a run; None if they are unknown."""
+    gpus = (origin.get("hardware") or {}).get("gpus")
+    return None if gpus is None else [str(gpu.get("name") if isinstance(gpu, Mapping) else gpu) for gpu in gpus]
+
+
 def describe_gap(metric: str, step: int) -> str:
     return f"the golden has no value of {metric} at step {step}"
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -127,3 +129,9 @@ def test_faults_with_long_names_get_a_number(name, shown):
     assert lines[2].startswith("none")
     assert lines[3].split()[:3] == [shown, "caught", "FAIL"]
     assert any(name in line for line in lines), "the name is there, and whole"
+
+
+def test_what_shows_a_recording_loads_nothing_that_makes_one():
+    loaded = "[name for name in sys.modules if name.startswith(('assay.launch', 'assay.golden.flow'))]"
+    code = f"import sys, assay.golden.report.other_commands; print({loaded})"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True) == "[]\n"

@@ -29,13 +29,12 @@ from assay.golden.flow.segments import (
     describe_key,
     find_image,
     find_other,
-    list_gpus,
 )
 from assay.golden.judge.evidence import find_early_step
 from assay.golden.judge.golden import SegmentNoise, build_rule_facts
 from assay.golden.judge.pointwise import render_fraction
 from assay.golden.recorder import Values
-from assay.golden.values import Golden, Rule, Segment, SegmentRun, Track
+from assay.golden.values import Golden, Rule, Segment, SegmentRun, Track, list_gpus
 from assay.launch.api import Report, RunHooks, first_program, stop
 from assay.observe.environment import list_installed, load_git
 from assay.record import run_directory

@@ -30,6 +30,7 @@ from assay.golden.values import (
     SegmentReport,
     SegmentRun,
     Variant,
+    list_gpus,
 )
 from assay.launch.api import Report, RunHooks, run_specs
 from assay.observe.environment import load_environment
@@ -383,12 +384,6 @@ def find_image(farm: Farm | None) -> str | None:
     named = farm.options.get("container") if farm else None
     found = [named] if farm else [os.environ.get(name) for name in _IMAGE_VARIABLES]
     return next((os.path.basename(str(each)) for each in found if each), None)
-
-
-def list_gpus(origin: Mapping[str, Any]) -> list[str] | None:
-    """Return the names of the GPUs of a provenance, or of an environment of a run; None if they are unknown."""
-    gpus = (origin.get("hardware") or {}).get("gpus")
-    return None if gpus is None else [str(gpu.get("name") if isinstance(gpu, Mapping) else gpu) for gpu in gpus]
 
 
 def build_key(origin: Mapping[str, Any]) -> dict[str, str]:

@@ -6,11 +6,9 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from assay.errors import UsageError
-from assay.golden.flow.history import NightHistory
-from assay.golden.flow.segments import list_gpus
 from assay.golden.judge.contrasts import MetricShift
 from assay.golden.judge.golden import measure_levels
 from assay.golden.judge.nights import FEWEST_NIGHTS, Night, describe_moves
@@ -18,7 +16,7 @@ from assay.golden.recordings import Recording, Sensitivity
 from assay.golden.report.document import build_document
 from assay.golden.report.rows import choose_finding, render_interval, render_percent, render_share, render_step
 from assay.golden.results import NO_EFFECT, BisectReport, BlameReport, Moved, Rebased, SelftestReport
-from assay.golden.values import Golden, GoldenReport, GoldenTestReport
+from assay.golden.values import Golden, GoldenReport, GoldenTestReport, list_gpus
 from assay.judge.bisection import build_culprit, build_suspects
 from assay.show.formatting import join_first, render_count, render_number
 from assay.show.table import render_json
@@ -26,6 +24,9 @@ from assay.system.fast_dataclasses import asdict, replace
 from assay.values import document as doc
 from assay.values.table import Column, Table
 from assay.values.verdict import Finding, Verdict, VerdictKind, find_worst
+
+if TYPE_CHECKING:
+    from assay.golden.flow.history import NightHistory
 
 _PACKAGES = 8  # packages of the environment; the manifest has all
 _MOST_FINDINGS = 5
