@@ -121,8 +121,7 @@ def load_tries(location: StudyLocation) -> list[Try]:
     for line in load_lines(_find_file(location)):
         with contextlib.suppress(KeyError, TypeError, ValueError, AttributeError):
             each = parse_plain(Try, line)
-            has_commands = bool(each.a.words and each.b.words)
-            if has_commands and each.verdict in get_args(Choice) and 0 <= each.at < _LATEST:
+            if each.a.words and each.b.words and each.verdict in get_args(Choice) and 0 <= each.at < _LATEST:
                 found[each.key] = each
     return list(found.values())
 
