@@ -201,6 +201,19 @@ def test_damaged_parts_are_a_damaged_manifest() -> None:
     variants: list[Any] = [[], {"10": []}, {"10": {"halves": 3}}, {"10": {"halves": {"loss": {"": 5}}}}]
     damages = [({"variants": each}, "damaged") for each in variants]
     damages.append(({"history": ["x"]}, "an entry of history is not an object"))
+    damages.append(({"history": [{"effects": {"loss": "x"}}]}, "history: loss is 'x'"))
+    damages.append(({"history": [{"effects": 7}]}, "effects is not an object"))
+    damages.append(({"history": [{"to": None}]}, "history: to is None"))
+    damages.append(({"history": [{"first_levels": {"loss": {"0": "x"}}}]}, "history: 0 is 'x'"))
+    origins: list[Any] = [
+        {"check_runs": None},
+        {"seeds": [1]},
+        {"packages": 1},
+        {"rules": [1]},
+        {"hardware": "x"},
+        {"hardware": {"gpus": 1}},
+    ]
+    damages += [({"provenance": origin}, r"damaged: provenance(.hardware)?: \w+ is ") for origin in origins]
     for count in (1, 3):  # curves of unequal lengths
         replicas = copy.deepcopy(content["replicas"])
         for run in (run for labels in replicas["10"].values() for runs in labels.values() for run in runs):

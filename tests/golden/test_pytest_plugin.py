@@ -178,10 +178,8 @@ def test_the_findings_and_wrong_markers_are_readable_also_by_the_originals_helpe
     assert all(line.startswith("SKIPPED") for line in shown), "pytest names where a test was skipped, and no more"
     page = next(line.split("curves: ")[1] for line in text.splitlines() if "curves: " in line)
     assert "<svg" in Path(page.strip()).read_text()
-    _, text = session
     assert [words for words in WRONG.values() if words not in text] == []
     assert "During handling" not in text, "printed once"
-    _, text = session
     assert re.search(r">.*do_convergence_test\('store'", text)
     assert re.search(r"^FAILED \S+helper - .*ConvergenceFailure: little: FAIL, loss", text, re.MULTILINE)
     assert "raise ConvergenceFailure" not in text

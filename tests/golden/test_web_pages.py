@@ -228,6 +228,19 @@ def test_a_report_that_was_changed_below_its_head(lab: Lab, tmp_path: Path, verd
     assert [head.kind for head in card.checks] == shown == expected
 
 
+@pytest.mark.parametrize("part", ["golden", "segments"])
+def test_a_report_whose_curves_cannot_be_drawn_is_damaged(lab: Lab, tmp_path: Path, part: str) -> None:
+    path = max(copy_reports(lab, tmp_path).glob("*-check*"))
+    head, _, body = gzip.decompress(path.read_bytes()).partition(b"\n")
+    content = json.loads(body)
+    content["golden"]["segments"][0]["tracks"] |= {"odd": {"": []}} if part == "golden" else {}
+    content["segments"][0]["metrics"][0] |= {"delta": math.inf} if part == "segments" else {}
+    path.write_bytes(gzip.compress(head + b"\n" + json.dumps(content).encode()))
+    page = build_golden_page(StudyLocation(str(tmp_path), SLUG), None)
+    assert not page.blocks
+    assert "is damaged" in page.problems[0]
+
+
 SAMPLES = Path(__file__).parents[1] / "formats" / "golden-report"
 
 

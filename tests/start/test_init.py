@@ -135,6 +135,11 @@ def test_flags_of_a_module_next_to_the_script(here: Path) -> None:
     write(here, 'p.add_argument("--lr", default=1)', "options.py")
     flags = read_flags(write(here, "import os\nfrom options import p\n"))
     assert (flags.file, [flag.name for flag in flags.found]) == ("options.py", ["lr"])
+    for encoding, line in (("utf-8-sig", ""), ("latin-1", "# coding: latin-1\n")):
+        Path("options.py").write_text(
+            f'{line}import argparse\nargparse.ArgumentParser("caf\xe9").add_argument("--lr")', encoding
+        )
+        assert [flag.name for flag in read_flags("options.py").found] == ["lr"]
 
 
 @pytest.mark.parametrize(
@@ -212,6 +217,7 @@ def test_what_is_guessed_and_what_cannot_be(
     [
         (["nothing.py"], "there is no file nothing.py"),
         (["bad.py"], "bad.py:1 is not a Python script: invalid syntax"),
+        (["latin.py"], "latin.py:1 is not a Python script: (unicode error) 'utf-8' codec can't decode byte 0xe9"),
         (["../other.py"], "../other.py is outside of this folder"),
         (["train.py", "-o", "taken.yml"], "taken.yml is there already"),
         (["train.py", "-o", "no/where.yml"], "no/where.yml cannot be written"),
@@ -223,9 +229,9 @@ def test_bad_input(here: Path, words: list[str], message: str, capsys: pytest.Ca
     folder.mkdir()
     os.chdir(folder)
     (here / "other.py").write_text("")
-    for name, text in {"train.py": "", "bad.py": "def (", "taken.yml": "mine"}.items():
-        (folder / name).write_text(text)
-    before: dict[str, Any] = {path.name: path.read_text() for path in folder.iterdir()}
+    for name, text in {"train.py": "", "bad.py": "def (", "latin.py": "'caf\xe9'", "taken.yml": "mine"}.items():
+        (folder / name).write_text(text, encoding="latin-1")
+    before: dict[str, Any] = {path.name: path.read_bytes() for path in folder.iterdir()}
     assert run(["init", *words]) == 2
     assert message in capsys.readouterr().err
-    assert {path.name: path.read_text() for path in folder.iterdir()} == before
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before

@@ -93,7 +93,7 @@ def _list_flags(check: GateCheck, request: GateRequest, group: Group) -> frozens
 def _execute_all(
     plans: Sequence[CheckPlan], more: Sequence[str], passes: Passes, budget_s: float | None, console: Console
 ) -> Iterator[CheckOutcome]:
-    """Execute checks in the file's order; those beyond the budget, and those after an interrupt, are left open."""
+    """Execute checks in the order of the file; those beyond the budget or after an interrupt are INCONCLUSIVE."""
     ended = ""
     deadline = time.monotonic() + budget_s if budget_s else None
     environment = os.environ | {"ASSAY_ROOT": passes.root}

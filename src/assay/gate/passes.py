@@ -131,7 +131,7 @@ class Passes:
                     kept = parse_plain(Kept, parse_json(file.read()))
             except (OSError, ValueError, KeyError, TypeError):
                 continue
-            if (kept.format, kept.line) == (_FORMAT, check.line) and kept.cases > 0:
+            if (kept.format, kept.line) == (_FORMAT, check.line) and kept.cases > 0 and kept.at >= 0:
                 found.append(kept)
         return {each.key: each for each in sorted(found, key=lambda each: each.at)}
 

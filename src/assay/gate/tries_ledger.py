@@ -116,12 +116,12 @@ def hide_try(found: Try) -> Try:
 
 
 def load_tries(location: StudyLocation) -> list[Try]:
-    """All tries in the order in which they were first asked; a line that a kill cut short is ignored."""
+    """Load all tries in the order in which they were first asked; a line that is cut short or damaged is ignored."""
     found: dict[str, Try] = {}
     for line in load_lines(_find_file(location)):
         with contextlib.suppress(KeyError, TypeError, ValueError, AttributeError):
             each = parse_plain(Try, line)
-            if each.verdict in get_args(Choice) and 0 <= each.at < _LATEST:
+            if each.a.words and each.b.words and each.verdict in get_args(Choice) and 0 <= each.at < _LATEST:
                 found[each.key] = each
     return list(found.values())
 

@@ -57,7 +57,7 @@ class TryPlace:
     command_line: tuple[str, ...] = ()
 
 
-def build_place(root: str | None, on: str | None, slots: tuple[str, ...] | None = None) -> TryPlace:
+def build_place(root: str | None, on: str | None, slots: tuple[str, ...] | None) -> TryPlace:
     settings = load_settings(os.getcwd(), os.environ)
     study = build_bare_study(STUDY, "assay try", os.getcwd())
     return TryPlace(find_study_location(STUDY, root, settings), settings, choose_farm(study, on, settings), slots)

@@ -103,7 +103,7 @@ def load_golden_file(path: str, needs: Sequence[Mode] = ("gather", "run")) -> Go
 
 
 class _Reader(Fields):
-    """The `golden:` section of a study."""
+    """Reads the `golden:` section of a study."""
 
     def __init__(self, section: Item, study: Study, problems: Problems) -> None:
         super().__init__(problems)
@@ -205,7 +205,7 @@ class _Reader(Fields):
         return FlagSpec("run_length" if counts == "segment" else "run_for", text.strip(), is_set=True) if text else None
 
     def _arguments(self, name: str) -> tuple[FlagSpec, ...]:
-        """Further arguments, as they would be typed."""
+        """Return further arguments, as they would be typed."""
         words: tuple[str, ...] = self.child(self._top, name, SECTION, self._split, ())
         return tuple(FlagSpec(name, word) for word in words)
 

@@ -52,7 +52,7 @@ def looks_like_convergence(nodes: Sequence[Node]) -> bool:
 
 
 def parse_convergence(
-    nodes: Sequence[Node], needs: Sequence[Mode] = ("gather", "run")
+    nodes: Sequence[Node], needs: Sequence[Mode]
 ) -> tuple[tuple[GoldenTest, ...], tuple[Problem, ...]]:
     """Return tests and warnings; raise ConfigError with all problems. As in the original, `flags` must have both
     sections, and only a section that is used (`needs`) must be complete."""

@@ -22,7 +22,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from assay.errors import AssayError, ExitCode, FormatError, InfrastructureError, UsageError
-from assay.golden.values import DEFAULT_MANIFEST, Golden, Segment, Track
+from assay.golden.values import Golden, Segment, Track
 from assay.system.files import write_atomic
 
 VERSION = 3
@@ -31,11 +31,12 @@ CHECKPOINT_DIR = "ckpts"
 PARTIAL_SUFFIX = ".partial"  # the end of a recording's name until its gathering has ended well
 _REMEDY = "gather it again, or bring it back from a copy"
 _UNLABELLED = "0"  # how the original writes the only value of a metric without labels
+_OBJECTS = dict.fromkeys(("files", "hardware", "packages", "rules", "seeds", "variants"), dict | None)
 
 Labels = dict[str, tuple[Track, ...]]
 
 
-def manifest_path(store: str, test: str, name: str = DEFAULT_MANIFEST) -> str:
+def manifest_path(store: str, test: str, name: str) -> str:
     return os.path.join(store, f"{test}_{name}")
 
 
@@ -68,14 +69,22 @@ def parse_manifest(text: str, file: str, test: str) -> Golden:
         found = {key: _parse_segment(content, key, gaps) for key in _get(content, "ckpt_logs")}
         _check_counts(content, found)
         segments = sorted(found.values(), key=lambda segment: segment.start_step)
+        provenance = _get(content, "provenance")
+        _check_types(provenance, {"check_runs": int, **_OBJECTS}, "provenance")
+        _check_types(provenance.get("hardware") or {}, {"gpus": list | None}, "provenance.hardware")
+        history = tuple(_check_object(each, "an entry of history") for each in content.get("history", ()))
+        for each in history:
+            _check_types(each, {"from": dict, "to": dict}, "history")
+            for moved in (_get(each, "effects"), _get(each, "since_first"), *_get(each, "first_levels").values()):
+                _check_types(moved, dict.fromkeys(moved, int | float), "history")
         return Golden(
             test=str(content.get("test", test)),
             segments=tuple(segments),
             version=version,
             steps_per_segment=int(content.get("steps_per_segment", 0)),
-            provenance=_get(content, "provenance"),
+            provenance=provenance,
             noise={name: float(value) for name, value in _get(content, "noise").items()},
-            history=tuple(_check_object(each, "an entry of history") for each in content.get("history", ())),
+            history=history,
             complete=bool(content.get("complete", True)),
             steps_beyond=None if content.get("steps_beyond") is None else int(content["steps_beyond"]),
             repeats_start=content.get("repeats_start") if isinstance(content.get("repeats_start"), bool) else None,
@@ -124,6 +133,12 @@ def _check_object(value: Any, where: str) -> Mapping[str, Any]:
     if not isinstance(value, dict):
         raise _BrokenError(f"{where} is not an object")
     return value
+
+
+def _check_types(found: Mapping[str, Any], types: Mapping[str, Any], where: str) -> None:
+    for key, wanted in types.items():
+        if key in found and not isinstance(found[key], wanted):
+            raise _BrokenError(f"{where}: {key} is {found[key]!r}")
 
 
 def _parse_segment(content: Mapping[str, Any], key: str, gaps: list[tuple[str, int]]) -> Segment:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from assay.errors import UsageError
 from assay.golden import manifests
@@ -71,8 +70,8 @@ def _load(manifest: str, rules: Sequence[Rule] | None, test: str | None = None) 
     golden = manifests.load_manifest(manifest, name)
     # an older manifest names no rules: each metric is judged as paired
     chosen = tuple(rules if rules is not None else parse_rules(golden) or [Rule(metric) for metric in golden.metrics])
-    last: Any = golden.history[-1].get("since_first", {}) if golden.history else {}
-    creep = find_creep(last, chosen, len(golden.history)) if isinstance(last, Mapping) else []
+    last = golden.history[-1].get("since_first", {}) if golden.history else {}
+    creep = find_creep(last, chosen, len(golden.history))
     return Recording(golden, os.path.abspath(manifest), chosen, build_sensitivity(golden, chosen), tuple(creep))
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 import os
 import re
 import time
@@ -19,7 +20,7 @@ from typing import Any, cast
 
 from assay.errors import FormatError, NotFoundError
 from assay.follow.api import StudyLocation
-from assay.golden.report.rows import build_test_rows
+from assay.golden.report.rows import build_test_rows, describe_outcome
 from assay.golden.values import GoldenTestReport, ReportMode, SegmentReport
 from assay.record.formats import Format, build_damage, read_versioned, render_versioned
 from assay.system.fast_dataclasses import dataclass, replace
@@ -71,10 +72,8 @@ class Head:
 
     @property
     def word(self) -> str:
-        """The verdict in one word; a gathering judges nothing, so that it is `recorded`."""
-        if self.is_damaged:
-            return "damaged"
-        return "recorded" if self.mode == "gather" and self.kind is VerdictKind.PASS else str(self.kind)
+        """The verdict in one word."""
+        return "damaged" if self.is_damaged else describe_outcome(self.mode, self.kind)
 
     @property
     def worst(self) -> list[str]:
@@ -166,6 +165,9 @@ def load_report(location: StudyLocation, wanted: str) -> tuple[Head, GoldenTestR
     head, content = _read(path, wanted, mode)
     with _naming_damage(path):
         report = _review_report(parse_plain(GoldenTestReport, content))
+        tracks = [runs for each in report.golden.segments for *_, runs in each.walk()] if report.golden else []
+        if not all(tracks):
+            raise ValueError("a metric of its golden has no recording")
         head = _review(head, report.verdict)
         return head, replace(report, verdict=report.verdict.review([Verdict(head.kind, (), 1)]))
 
@@ -180,6 +182,8 @@ def _review_report(report: GoldenTestReport) -> GoldenTestReport:
 
 
 def _review_segment(segment: SegmentReport) -> SegmentReport:
+    if not all(math.isfinite(metric.delta or 0.0) for metric in segment.metrics):
+        raise ValueError("a delta is not finite")
     metrics = tuple(replace(metric, verdict=metric.verdict.review()) for metric in segment.metrics)
     return replace(segment, metrics=metrics, verdict=segment.verdict.review([each.verdict for each in metrics]))
 

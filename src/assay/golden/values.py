@@ -103,9 +103,9 @@ class Golden:
     segments: tuple[Segment, ...]
     version: int = 2  # 1: written by the original
     steps_per_segment: int = 0
-    provenance: Mapping[str, object] = field(default_factory=dict)  # commit, packages, hardware, seeds, config hash
+    provenance: Mapping[str, Any] = field(default_factory=dict)  # commit, packages, hardware, seeds, config hash
     noise: Mapping[str, float] = field(default_factory=dict)  # metric → sd of the paired log-ratio, per window
-    history: tuple[Mapping[str, object], ...] = ()  # rebases: when, by which user, why, effect on each metric
+    history: tuple[Mapping[str, Any], ...] = ()  # rebases: when, by which user, why, effect on each metric
     complete: bool = True  # False: the training had not finished when this was written
     steps_beyond: int | None = None  # added to the length of a check, for a program that counts from 0 and stops one
     # step short; None: unknown
@@ -143,8 +143,13 @@ class Golden:
     @property
     def rules(self) -> Mapping[str, Mapping[str, Any]]:
         """The rules with which the golden was gathered, by metric; an older manifest has none."""
-        found = self.provenance.get("rules")
-        return found if isinstance(found, Mapping) else {}
+        return self.provenance.get("rules") or {}
+
+
+def list_gpus(origin: Mapping[str, Any]) -> list[str] | None:
+    """Return the names of the GPUs of a provenance, or of an environment of a run; None if they are unknown."""
+    gpus = (origin.get("hardware") or {}).get("gpus")
+    return None if gpus is None else [str(gpu.get("name") if isinstance(gpu, Mapping) else gpu) for gpu in gpus]
 
 
 def describe_gap(metric: str, step: int) -> str:

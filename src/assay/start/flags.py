@@ -49,7 +49,7 @@ def read_flags(path: str) -> Flags:
 
 def _parse(path: str) -> ast.Module:
     try:
-        return ast.parse(read_text(path), path)
+        return ast.parse(read_text(path).encode("utf-8", "surrogateescape"), path)  # bytes may name their encoding
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from error
     except (SyntaxError, ValueError) as error:

@@ -274,7 +274,6 @@ def test_a_metric_without_a_counterpart_next_to_others_is_an_error(here: Folder)
     here.expect(0, "golden.json run.json --map grad-norm=gradnorm")
     here.expect(0, "golden.json run.json --only 'lm loss'")
     assert "did you mean" in here.check("golden.json", "run.json", "--only", "lm los").err
-    loss = build_loss()
     write_megatron("golden.json", loss, eval_loss={50: 2.5, 100: 2.25})
     write_megatron("run.json", loss, eval_loss={51: 2.5, 101: 2.25})
     here.expect(1, "golden.json run.json", "no step in common: eval-loss has steps 50 to 100")

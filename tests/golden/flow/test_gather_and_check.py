@@ -241,17 +241,14 @@ def test_a_failing_run_is_stopped_early_with_one_line_about_the_other_metrics(la
     assert [metric.metric for metric in first.metrics] == ["loss"]
     assert {finding.kind for finding in first.verdict.findings} == {FAIL}
     assert test.notes.count("segment 9 was stopped at step 12; not judged there: acc, same") == 1
-    cases = [(case.get("classname"), case.get("name")) for case in parse_junit(report).iter("testcase")]
+    page = render_junit(build_document(report))
+    cases = [(each.get("classname"), each.get("name")) for each in ET.fromstring(page).iter("testcase")]
     assert [name for segment, name in cases if segment == "demo.segment 9"] == ["loss"]
     lab.change(loss={"10": "99"})
     report = lab.check_one(early_stop=False)
     assert [segment.runs[0].state for segment in report.segments] == [State.DONE, State.DONE]
     assert [segment.verdict.kind for segment in report.segments] == [FAIL, PASS]
     assert report.saved_steps == 0
-
-
-def parse_junit(report: GoldenReport) -> ET.Element:
-    return ET.fromstring(render_junit(build_document(report)))
 
 
 def test_what_a_program_forked_and_left_is_ended_with_its_check(real: Lab) -> None:

@@ -38,12 +38,6 @@ def paste(report: GoldenTestReport, word: str, lab: Lab) -> int:
     return run([*shlex.split(line.split("assay ", 1)[1]), "--root", str(lab.folder / "runs"), "--quiet"])
 
 
-def use_two_metrics(lab: Lab) -> None:
-    lab.test["log_parsing"]["acc"] = ACC
-    lab.test["metrics"]["acc"] = {"margin": 0.05, "comparison": ">="}
-    lab.write()
-
-
 def forget_rules(lab: Lab) -> None:
     """Write a manifest as the original does."""
     lab.manifest_path.write_text(json.dumps({"ckpt_logs": lab.logs}))
@@ -54,7 +48,9 @@ def test_a_metric_dropped_from_the_file_does_not_pass_in_silence(
     lab: Lab, is_old: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(lab.folder)  # `do_convergence_test` puts its runs below the working directory
-    use_two_metrics(lab)
+    lab.test["log_parsing"]["acc"] = ACC
+    lab.test["metrics"]["acc"] = {"margin": 0.05, "comparison": ">="}
+    lab.write()
     lab.use_golden()
     if is_old:
         forget_rules(lab)

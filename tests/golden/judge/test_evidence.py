@@ -15,7 +15,7 @@ from assay.golden.judge.evidence import (
     find_uncovered,
     find_unjudged,
 )
-from assay.golden.judge.golden import build_rule_facts
+from assay.golden.judge.golden import build_rule_facts, find_widening
 from assay.golden.values import Golden, Rule, Segment, Track
 
 LOSS, ACC = Rule("loss"), Rule("acc")
@@ -53,8 +53,9 @@ def test_what_was_judged_when_it_was_recorded_is_missed_and_damaged_rules_are_re
         choose_rules([BOTH], found, ["los"])
     assert "loss" in str(caught.value.hint)
     found = replace(golden(loss=[2, 1]), provenance={"rules": {"loss": {"rule": 5, "delta": "much"}}})
-    with pytest.raises(FormatError, match="damaged"):
-        find_looser([LOSS], found)
+    for compare in (lambda: find_looser([LOSS], found), lambda: find_widening(found, golden([LOSS], loss=[2, 1]))):
+        with pytest.raises(FormatError, match="damaged"):
+            compare()
 
 
 MARGIN = Rule("loss", "margin", operator="==", margin=0.1)

@@ -424,12 +424,10 @@ def test_three_variants_show_what_rounding_does():
 
 RULE = Rule("loss", "unmatched")
 SEEDS = {"step": 0.02, "whole": 0.004}  # the effect of other seeds on a small model
-FAIL, PASS, CHANGED = VerdictKind.FAIL, VerdictKind.PASS, VerdictKind.CHANGED
-INCONCLUSIVE, ERROR = VerdictKind.INCONCLUSIVE, VerdictKind.ERROR
 
 
-def judge_unmatched(golden, *checks, rule=RULE, peers=1):
-    return judge_segment(rule, segment(*golden), [run(check) for check in checks], peers=peers)
+def judge_unmatched(golden, *checks, rule=RULE):
+    return judge(golden, *checks, rule=rule)
 
 
 def test_of_other_seeds_runs_like_the_others_pass_and_worse_ones_fail(rng):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -81,7 +83,7 @@ def test_the_drift_of_rebases_a_refusal_of_several_lines_and_the_trials_of_a_sea
     lines = render(made.golden(history=history)).splitlines()
     assert [line.split()[-2:] for line in lines[-2:]] == [["+1%", "+1%"], ["+1%", "+2.01%"]]
     assert "0123456789ab" in lines[-1]
-    assert "Drift" not in render(made.golden(history=({"odd": 1}, {"effects": 7}))), "a strange history"
+    assert "Drift" not in render(made.golden(history=({"odd": 1},))), "a strange history"
     refused = Rebased("t", "m.json", made.golden(), refusals=("cannot be written\n  make room",))
     text = render_terminal(build_rebase_document([refused]))
     assert text.splitlines()[:2] == ["refused: cannot be written", "  make room"]
@@ -127,3 +129,9 @@ def test_faults_with_long_names_get_a_number(name, shown):
     assert lines[2].startswith("none")
     assert lines[3].split()[:3] == [shown, "caught", "FAIL"]
     assert any(name in line for line in lines), "the name is there, and whole"
+
+
+def test_what_shows_a_recording_loads_nothing_that_makes_one():
+    loaded = "[name for name in sys.modules if name.startswith(('assay.launch', 'assay.golden.flow'))]"
+    code = f"import sys, assay.golden.report.other_commands; print({loaded})"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True) == "[]\n"

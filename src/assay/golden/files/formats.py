@@ -1,7 +1,7 @@
 """Files that hold training curves, as other tools write them: each becomes points of metric, step and value.
 
-docs/reference/formats-golden.md shows them. In Megatron-LM's the string "nan" means a step that was not logged; a NaN
-or Infinity of JSON is a value that was logged.
+docs/reference/formats-golden.md shows the formats. In Megatron-LM's files the string "nan" means that a step was not
+logged; a NaN or Infinity of JSON is a value that was logged.
 
 A file is recognised by its content. Lines are read in pieces, so that a long file takes no more memory than a short
 one; a JSON document is read whole, and refused if it is larger than documents of these formats are.
@@ -23,7 +23,7 @@ from assay.observe.events import masked_crc32c, parse_events_columns
 from assay.observe.files import STEP_KEYS, is_logx, parse_csv_columns, parse_jsonl_columns
 from assay.values.series import NUMBER
 
-# metric, step (NaN: none), value: a text if it is not a number, None if it is empty
+# metric; step, NaN if it has none; value, a string if it is not a number, None if it is empty
 Point = tuple[str, float, float | str | None]
 Facts = dict[str, Any]  # what a file states about itself: environment, batch size
 Parse = Callable[[bytes, dict[str, Any], bool], tuple[Columns, int, dict[str, Any]]]
@@ -65,7 +65,7 @@ def read_head(path: str) -> bytes:
 
 
 def find_format(path: str) -> str | None:
-    """Return the format of a file; None if it has none of these. Raises UsageError if it cannot be read."""
+    """Return the format of a file; None if its format is not known. Raises UsageError if it cannot be read."""
     head = read_head(path)
     start = head.removeprefix(b"\xef\xbb\xbf").lstrip()
     is_record = len(head) >= 12 and head[8:12] == masked_crc32c(head[:8]).to_bytes(4, "little")
@@ -84,7 +84,7 @@ def find_format(path: str) -> str | None:
 
 
 def _is_json_lines(start: bytes) -> bool:
-    """Whether the first line is an object by itself, and another one follows it."""
+    """Whether the first line is an object by itself, and another line follows it."""
     first, _, rest = start.partition(b"\n")
     try:
         return isinstance(json.loads(first), dict) and bool(rest.strip())
@@ -183,7 +183,7 @@ def _parse_rows(path: str, content: Any, facts: Facts) -> Iterator[Point]:
 
 
 def _parse_megatron(path: str, metric: str, part: Any) -> Iterator[Point]:
-    """Read `values` by step; before 2025 they are a list at equal intervals, next to the mean of all times."""
+    """Read `values` by step. Files from before 2025 have lists of values at equal intervals, and means as numbers."""
     values = part["values"] if isinstance(part, dict) else {"0": part}
     if isinstance(values, list):
         start, interval = part.get("start_step", 0), part.get("step_interval", 1)
@@ -226,7 +226,7 @@ def parse_lines(path: str, form: str, facts: Facts) -> Iterator[Point]:
 
 
 def _parse_json(data: bytes, state: dict[str, Any], final: bool) -> tuple[Columns, int, dict[str, Any]]:
-    """Parse JSON, also texts that are numbers, "NaN" or "Infinity", which would be left out in silence."""
+    """Parse JSON, also strings that are numbers, "NaN" or "Infinity": they would otherwise be left out in silence."""
     if _QUOTED.search(data) is None:
         return parse_jsonl_columns(data, state, final=final)
     end = len(data) if final else data.rfind(b"\n") + 1
@@ -251,7 +251,7 @@ def _walk_texts(path: str, state: Mapping[str, Any]) -> Iterator[Point]:
 
 
 def _parse_pieces(path: str, parse: Parse) -> Iterator[Point]:
-    """Parse a file in pieces. What `parse`, one of observe's, does not consume is offered again with the next piece."""
+    """Parse a file in pieces. What `parse`, a parser of `observe`, leaves is given to it again with the next one."""
     state: dict[str, Any] = {"texts": {}, "empty": []}
     rest = b""
     with open(path, "rb") as file:
@@ -280,7 +280,7 @@ def _refuse_damage(path: str, state: Mapping[str, Any], is_cut: bool) -> None:
 
 
 def _walk_lines(path: str) -> Iterator[tuple[str, bytes]]:
-    """The position and the text of each line."""
+    """Yield the position and the content of each line."""
     with open(path, "rb") as file:
         for number, line in enumerate(iter(lambda: file.readline(_LONGEST_RECORD), b""), 1):
             yield f"{path}:{number}", line.strip()
@@ -319,7 +319,7 @@ def _parse_mllog(path: str, facts: Facts) -> Iterator[Point]:
 
 
 def _parse_position(line: str, metadata: Mapping[str, Any], names: Sequence[str] = _POSITIONS) -> float | None:
-    """The first position that an entry states; some loggers write it as a text."""
+    """Return the first position that an entry states, also one that a logger has written as a string."""
     stated = next((metadata[name] for name in names if metadata.get(name) is not None), None)
     match = re.fullmatch(NUMBER, stated.strip()) if isinstance(stated, str) else None
     found = float(match[0]) if match else _parse_number(stated)

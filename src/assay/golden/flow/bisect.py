@@ -41,7 +41,7 @@ STORE_DIR = "store"
 NOISY_VOTES = 2  # trials of the first bad commit and its parent where replicas differ
 
 
-def bisect_file(request: GoldenBisectRequest, options: GoldenOptions, hooks: RunHooks | None = None) -> BisectReport:
+def bisect_file(request: GoldenBisectRequest, options: GoldenOptions, hooks: RunHooks) -> BisectReport:
     """Check both ends, search, and return the culprit with its evidence. Without a store, gather the good end first."""
     contexts = build_contexts(load_golden_file(options.file), options)
     contexts = [choose_golden(context) for context in contexts] if options.store else contexts
@@ -54,7 +54,7 @@ def bisect_file(request: GoldenBisectRequest, options: GoldenOptions, hooks: Run
         moved = [_move(context, repository, folder) for context in contexts]
         inside = tuple(find_inside(context.folder, repository) for context in contexts)
         checkouts = Checkouts(repository, folder, inside, request.build, request.build_timeout_s)
-        return _Search(request, moved, checkouts, hooks or RunHooks(), good, bad, parents).run()
+        return _Search(request, moved, checkouts, hooks, good, bad, parents).run()
 
 
 def _choose_folder(context: GoldenContext, request: GoldenBisectRequest, good: Commit, bad: Commit) -> str:

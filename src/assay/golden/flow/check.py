@@ -87,9 +87,8 @@ def check_test(context: GoldenContext, hooks: RunHooks) -> GoldenTestReport:
     findings += [Finding(VerdictKind.ERROR, context.test.name, text) for text in _find_odd(context, golden)]
     tracks = [state.past_tracks() for state in states] if all(state.values for state in states) else []
     part = replace(golden, segments=tuple(judging))
-    dead = find_dead(part, tracks) if tracks else []
-    if tracks:
-        dead += find_seedless(rules, part, context.test.seed_flag, tracks)
+    seed_flag = context.test.seed_flag
+    dead = [*find_dead(part, tracks), *find_seedless(rules, part, seed_flag, tracks)] if tracks else []
     findings += [Finding(VerdictKind.INCONCLUSIVE, context.test.name, text) for text in (*unjudged, *dead)]
     if end is not None:
         message = f"not everything was run: {end.interrupted or end.problem}"
@@ -234,7 +233,7 @@ class _SegmentCheck:
         return list_rules(self.context.test.rules, self.golden, self.segment)
 
     def prepare(self) -> bool:
-        """Whether the segment can be run at all."""
+        """Choose how far its runs go; return whether the segment can be run."""
         self.beyond = self.golden.steps_beyond or 0
         if problem := self.context.find_checkpoint_problem(self.segment):
             self._find(problem)

@@ -128,8 +128,7 @@ def _accept(
 ) -> Rebased:
     before = outcome.before
     old, new = measure_levels(before), measure_levels(after)
-    first: Any = before.history[-1].get("first_levels") if before.history else None
-    first = first or old
+    first = (before.history[-1].get("first_levels") if before.history else None) or old
     effects, since_first = measure_drift(old, new), measure_drift(first, new)
     archived = f"{context.manifest}.{len(before.history) + 1}"  # next to the new one, where its paths are still valid
     with open(context.manifest, encoding="utf-8") as file:

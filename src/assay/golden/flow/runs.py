@@ -34,11 +34,12 @@ from assay.golden.judge.evidence import find_early_step
 from assay.golden.judge.golden import SegmentNoise, build_rule_facts
 from assay.golden.judge.pointwise import render_fraction
 from assay.golden.recorder import Values
-from assay.golden.values import Golden, Rule, Segment, SegmentRun, Track
+from assay.golden.values import Golden, Rule, Segment, SegmentRun, Track, list_gpus
 from assay.launch.api import Report, RunHooks, first_program, stop
 from assay.observe.environment import list_installed, load_git
 from assay.record import run_directory
 from assay.record.received import is_foreign
+from assay.show.formatting import join_first
 from assay.system.fast_dataclasses import dataclass, field, replace
 from assay.system.locks import hold_file
 from assay.values.run import RunSpec
@@ -182,10 +183,10 @@ def find_differences(context: GoldenContext, golden: Golden, origin: Mapping[str
         found.append(f"command {texts[0]} instead of {then}")
     if golden.provenance.get("config_hash") not in (None, context.config_hash):
         found.append(f"configuration: the text of {context.options.file} has changed")
-    files, marks = golden.provenance.get("files"), load_code_marks(context)
-    files = files if isinstance(files, Mapping) and marks else {}
+    marks = load_code_marks(context)
+    files = marks and golden.provenance.get("files")
     found += _describe_files(files, marks) if files else []
-    names = [name for name in dict.fromkeys((*before, *now)) if before.get(name) != now.get(name)]
+    names = _list_changed(before, now)
     found += [f"{name} {now.get(name, 'unknown')} instead of {before.get(name, 'unknown')}" for name in names]
     more = len(found) - _MOST_DIFFERENCES
     shown = [*found[:_MOST_DIFFERENCES], *([f"and {more} more"] if more > 0 else [])]
@@ -219,23 +220,23 @@ def _describe_same(has_code: bool, now: Mapping[str, str]) -> str:
 
 def _describe_files(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
     """Describe in one line which code and settings of the program's folder are not those of the recording."""
-    names = [name for name in dict.fromkeys((*before, *now)) if before.get(name) != now.get(name)]
+    names = _list_changed(before, now)
     ends = ["is new" if name not in before else "has changed" if name in now else "is gone" for name in names]
     words = [f"{name} {end}" for name, end in zip(names, ends, strict=True)]
-    more = [f"and {len(words) - _MOST_NAMED} more"] if len(words) > _MOST_NAMED else []
-    return [f"code: {', '.join([*words[:_MOST_NAMED], *more])}"] if words else []
+    return [f"code: {join_first(words, _MOST_NAMED)}"] if words else []
+
+
+def _list_changed(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    return [name for name in dict.fromkeys((*before, *now)) if before.get(name) != now.get(name)]
 
 
 def _flatten_origin(origin: Mapping[str, Any]) -> dict[str, str]:
     """Flatten the origin into pairs: Python and device first, then the packages."""
-    parts = [origin, origin.get("hardware"), origin.get("packages")]
-    top, hardware, packages = (part if isinstance(part, Mapping) else {} for part in parts)
-    gpus = hardware.get("gpus") or ()
-    flat = {name: top.get(name) for name in ("python", "host", "os", "commit")}
-    flat["uncommitted changes"] = top.get("uncommitted") or ("none" if top.get("dirty") is False else None)
-    flat |= {name: hardware.get(name) for name in ("cpu", "cpu_count", "driver")}
-    flat |= {"GPUs": ", ".join(str(gpu.get("name") if isinstance(gpu, Mapping) else gpu) for gpu in gpus)}
-    flat |= {f"package {name}": version for name, version in packages.items()}
+    flat = {name: origin.get(name) for name in ("python", "host", "os", "commit")}
+    flat["uncommitted changes"] = origin.get("uncommitted") or ("none" if origin.get("dirty") is False else None)
+    flat |= {name: (origin.get("hardware") or {}).get(name) for name in ("cpu", "cpu_count", "driver")}
+    flat["GPUs"] = ", ".join(list_gpus(origin) or ())
+    flat |= {f"package {name}": version for name, version in (origin.get("packages") or {}).items()}
     return {name: str(value) for name, value in flat.items() if value not in (None, "")}
 
 

@@ -30,6 +30,7 @@ from assay.golden.values import (
     SegmentReport,
     SegmentRun,
     Variant,
+    list_gpus,
 )
 from assay.launch.api import Report, RunHooks, run_specs
 from assay.observe.environment import load_environment
@@ -387,11 +388,8 @@ def find_image(farm: Farm | None) -> str | None:
 
 def build_key(origin: Mapping[str, Any]) -> dict[str, str]:
     """The key of a provenance, or of an environment as runs record it."""
-    hardware, packages = origin.get("hardware"), origin.get("packages")
-    gpus = hardware.get("gpus") if isinstance(hardware, Mapping) else None
-    torch = packages.get("torch") if isinstance(packages, Mapping) else None
-    names = sorted({str(gpu.get("name") if isinstance(gpu, Mapping) else gpu) for gpu in gpus or ()})
-    gpu = (" and ".join(names) or "no GPU") if gpus is not None else None
+    gpus, torch = list_gpus(origin), (origin.get("packages") or {}).get("torch")
+    gpu = (" and ".join(sorted({*gpus})) or "no GPU") if gpus is not None else None
     known = {"GPU": gpu, "torch": torch, "image": origin.get("image")}
     return {name: str(value) for name, value in known.items() if value}
 

@@ -19,7 +19,7 @@ from assay.launch.api import RunHooks
 from assay.system.fast_dataclasses import replace
 
 _SCALE = re.compile(r"[x*]\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)")
-_HOW_TO = """give the faults to inject, in the file or here:
+_HOW_TO = """give the faults to inject, in the file or as options:
   golden: {selftest: {env: {BREAK_IT: [a, b]}, flags: {--lr: [x0.9, x1.1]}}}
   --env BREAK_IT=a    --flag --lr=x0.9"""
 
@@ -82,7 +82,7 @@ def choose_segment(golden: Golden, start_step: int | None) -> Segment:
     by_step = {segment.start_step: segment for segment in reversed(golden.segments)}
     if start_step not in by_step:
         known = ", ".join(str(segment.start_step) for segment in golden.segments)
-        raise UsageError(f"no segment begins at step {start_step}", f"there are: {known}")
+        raise UsageError(f"no segment begins at step {start_step}", f"segments begin at: {known}")
     return by_step[start_step]
 
 
@@ -103,7 +103,7 @@ def build_arguments(fault: Fault, command: str) -> tuple[str, ...]:
 
 
 def _find_value(flag: str, command: str) -> float:
-    """The number after a flag, `--lr 0.01` or `--lr=0.01`; the last one counts."""
+    """Return the number after a flag, `--lr 0.01` or `--lr=0.01`; the last one counts."""
     words = shlex.split(command)
     name = flag.removesuffix("=")
     found = [words[index + 1] for index, word in enumerate(words[:-1]) if word == name]

@@ -155,7 +155,7 @@ def _judge_level(rule: Rule, pair: Pair, levels: Sequence[float], value: float) 
     return Finding(kind, pair.subject, f"beyond {stated}: {shown}{unit}", value, expected, pair.steps[0], effect)
 
 
-def judge_noise(rule: Rule, pair: Pair, peers: int = 1) -> list[Finding]:
+def judge_noise(rule: Rule, pair: Pair, peers: int) -> list[Finding]:
     """All windows of the checks, against the noise between the goldens."""
     if not pair.is_whole:
         return []
@@ -164,7 +164,7 @@ def judge_noise(rule: Rule, pair: Pair, peers: int = 1) -> list[Finding]:
     decimals = None if is_schedule(rule) else min(known, default=None)
     # without the texts: values that were not rounded may not differ in the last digit of the text 0.1
     exact = replace(pair, golden=tuple(replace(track, texts=()) for track in pair.golden))
-    alike = exact if decimals is None else _round_alike(pair, decimals)
+    alike = exact if decimals is None else _round_alike(pair, columns, decimals)
     found = _judge_alike(rule, alike, peers)
     if [track.values for track in alike.golden] == [track.values for track in pair.golden]:
         return [found]
@@ -211,8 +211,7 @@ def _find_kind(rule: Rule, pair: Pair) -> VerdictKind:
     return VerdictKind.CHANGED if holds else VerdictKind.FAIL
 
 
-def _round_alike(pair: Pair, decimals: int) -> Pair:
-    columns = [*(each.values for each in pair.golden), *(each.values for each in pair.checks)]
+def _round_alike(pair: Pair, columns: Sequence[Sequence[float]], decimals: int) -> Pair:
     runs, many = [tuple(round(value, decimals) for value in values) for values in columns], len(pair.golden)
     rows = [(values, tuple(f"{value:.{decimals}f}" for value in values)) for values in runs]
     golden = tuple(Track(pair.steps, *row) for row in rows[:many])

@@ -12,7 +12,7 @@ from itertools import pairwise
 
 from assay.errors import NotFoundError
 from assay.golden.judge.effects import find_resolution, is_gradient
-from assay.golden.judge.golden import build_rule_facts, find_loosened, parse_rules
+from assay.golden.judge.golden import find_loosened, parse_rules
 from assay.golden.judge.pairing import CheckRun
 from assay.golden.values import Golden, Rule, Segment, Track
 from assay.system.fast_dataclasses import replace
@@ -66,8 +66,8 @@ def find_unjudged(rules: Sequence[Rule], golden: Golden, only: Collection[str] =
 def find_looser(rules: Sequence[Rule], golden: Golden) -> list[str]:
     """List rules that accept more than those of the recording. Raises FormatError if the recording's are damaged."""
     judged = {rule.metric for rule in rules}
-    before = build_rule_facts([rule for rule in parse_rules(golden) if rule.metric in judged])
-    return find_loosened(before, build_rule_facts(rules), golden.steps_per_segment)
+    before = [rule for rule in parse_rules(golden) if rule.metric in judged]
+    return find_loosened(before, rules, golden.steps_per_segment)
 
 
 def list_rules(rules: Sequence[Rule], golden: Golden, segment: Segment) -> tuple[Rule, ...]:

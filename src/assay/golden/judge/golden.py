@@ -279,7 +279,7 @@ def find_widening(before: Golden, after: Golden) -> list[str]:
             for metric, noise in after.noise.items()
             if metric in before.noise and noise > max(WIDER * before.noise[metric], QUIET)
         ),
-        *find_loosened(before.rules, after.rules, before.steps_per_segment),
+        *find_loosened(parse_rules(before), parse_rules(after), before.steps_per_segment),
         *_find_losses(before, after),
         *(f"the variant {name} is new: its effect will pass" for name in after.variants if name not in before.variants),
     ]
@@ -288,11 +288,12 @@ def find_widening(before: Golden, after: Golden) -> list[str]:
 _TIGHTER = (("<=", "=="), (">=", "=="), ("<=", "<"), (">=", ">"))  # operators that accept less
 
 
-def find_loosened(before: Mapping[str, Any], after: Mapping[str, Any], steps: int = 0) -> list[str]:
-    """List rules (as of `build_rule_facts`) that accept more than before, or are other ones. `steps`: of a segment."""
+def find_loosened(before: Sequence[Rule], after: Sequence[Rule], steps: int) -> list[str]:
+    """List rules that accept more than before, or are other ones. `steps`: of a segment."""
     found: list[str] = []
-    for metric, old in before.items():
-        if (new := after.get(metric)) is None:
+    now = build_rule_facts(after)
+    for metric, old in build_rule_facts(before).items():
+        if (new := now.get(metric)) is None:
             found.append(f"{metric} is not judged any more")
         elif new.get("rule") != old.get("rule"):
             is_tighter = new.get("rule") == "exact"

@@ -117,7 +117,7 @@ def _build_means(
         yield Mean(first, end, float(effects.effect[window]), shared * error, usual * error, float(harmless[window]))
 
 
-def judge_same(rule: Rule, pair: Pair, peers: int = 1) -> list[Finding]:
+def judge_same(rule: Rule, pair: Pair, peers: int) -> list[Finding]:
     """Judge a configuration. FAIL: surely outside by more than delta, on either side; CHANGED: by less. PASS: nothing
     is outside, and the mean of the whole segment is surely within delta. `peers`: as in the paired rule."""
     problem = find_rule_problem(rule)

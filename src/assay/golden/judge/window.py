@@ -96,7 +96,7 @@ def measure_parts(effects: Effects, limits: WindowTolerance) -> Array:
     return np.stack([effects.relative(above), -effects.relative(-below)])
 
 
-def judge_windows(rule: Rule, pair: Pair, peers: int = 1) -> list[Finding]:
+def judge_windows(rule: Rule, pair: Pair, peers: int) -> list[Finding]:
     """A finding for each kind that some window has; PASS only when all windows pass and nothing is missing. `peers`:
     how many metrics, labels and segments are judged together, this one included; alpha is divided by it."""
     if problem := find_rule_problem(rule):
@@ -140,7 +140,7 @@ def judge_single(pair: Pair, effects: Effects, starts: Sequence[int]) -> Finding
     return Finding(VerdictKind.INCONCLUSIVE, pair.subject, message, value, expected, step, effect)
 
 
-def judge_unmatched(rule: Rule, pair: Pair, peers: int = 1) -> list[Finding]:
+def judge_unmatched(rule: Rule, pair: Pair, peers: int) -> list[Finding]:
     problem = find_rule_problem(rule)
     if problem is None and len(pair.golden) < ENOUGH_REPLICAS:
         problem = (

@@ -37,8 +37,8 @@ _MOST_GAPS = 5
 def build_document(report: GoldenReport, *, allow_changed: bool = False, every_row: bool = True) -> doc.Document:
     """Build the report. `every_row`: a terminal shows all rows, however many there are."""
     what = "Convergence check" if report.mode == "check" else "Golden recording"
-    word = "recorded" if report.mode == "gather" and report.kind is VerdictKind.PASS else ""
     took = f", {formatting.render_duration(report.elapsed_s)}" if report.elapsed_s else ""
+    word = describe_outcome(report.mode, report.kind)
     heading, source = doc.Heading(what, report.kind, 1, word), doc.Text(f"{report.source}{took}", role="soft")
     head = doc.Only(("html",), (heading, source))
     return doc.Document(
@@ -63,7 +63,7 @@ def _build_test(report: GoldenReport, test: GoldenTestReport, every_row: bool) -
     golden = f"golden: {', '.join(_describe_golden(test.golden))}" if test.golden else ""
     coverage, differences = _describe_coverage(test.golden), _describe_differences(test)
     warnings = [f"warning: {text}" for text in test.warnings]
-    word = describe_outcome(report, test)
+    word = describe_outcome(report.mode, test.verdict.kind)
     yield doc.Heading(test.test, test.verdict.kind, word=word)
     yield doc.Only(("markdown",), (doc.Text(f"{extent}{took}{'; ' + savings if savings else ''}"),))
     yield doc.Only(("html",), [doc.Text(describe_reason(test, rows), role="answer")] if report.mode == "check" else [])

@@ -6,10 +6,9 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from assay.errors import UsageError
-from assay.golden.flow.history import NightHistory
 from assay.golden.judge.contrasts import MetricShift
 from assay.golden.judge.golden import measure_levels
 from assay.golden.judge.nights import FEWEST_NIGHTS, Night, describe_moves
@@ -17,7 +16,7 @@ from assay.golden.recordings import Recording, Sensitivity
 from assay.golden.report.document import build_document
 from assay.golden.report.rows import choose_finding, render_interval, render_percent, render_share, render_step
 from assay.golden.results import NO_EFFECT, BisectReport, BlameReport, Moved, Rebased, SelftestReport
-from assay.golden.values import Golden, GoldenReport, GoldenTestReport
+from assay.golden.values import Golden, GoldenReport, GoldenTestReport, list_gpus
 from assay.judge.bisection import build_culprit, build_suspects
 from assay.show.formatting import join_first, render_count, render_number
 from assay.show.table import render_json
@@ -25,6 +24,9 @@ from assay.system.fast_dataclasses import asdict, replace
 from assay.values import document as doc
 from assay.values.table import Column, Table
 from assay.values.verdict import Finding, Verdict, VerdictKind, find_worst
+
+if TYPE_CHECKING:
+    from assay.golden.flow.history import NightHistory
 
 _PACKAGES = 8  # packages of the environment; the manifest has all
 _MOST_FINDINGS = 5
@@ -122,7 +124,7 @@ def _list_facts(golden: Golden, manifest: str) -> Iterator[tuple[str, str]]:
     recordings = f"{count} of each segment" if count != 1 else "one recording of each segment, no spread"
     yield "recordings", recordings + ("" if golden.complete else "; the training did not end")
     if golden.variants:
-        known = _mapping(golden.provenance, "variants")
+        known = golden.provenance.get("variants") or {}
         yield "variants", ", ".join(f"{name} ({known[name]})" if known.get(name) else name for name in golden.variants)
     yield from ((name, str(origin[key])) for name, key in _NAMED if origin.get(key) not in (None, "", {}, []))
     if origin.get("commit"):
@@ -135,12 +137,10 @@ def _build_environment(origin: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     seeds, packages, hardware = origin.get("seeds"), origin.get("packages"), origin.get("hardware")
     if seeds:
         yield "seeds", ", ".join(f"{name} {value}" for name, value in seeds.items())
-    if isinstance(hardware, Mapping):
-        gpus = hardware.get("gpus") or ()
-        names = [str(gpu.get("name", gpu)) if isinstance(gpu, Mapping) else str(gpu) for gpu in gpus]
+    if hardware is not None:
         known = [str(hardware["cpu"])] if hardware.get("cpu") else []
-        yield "hardware", ", ".join([*known, *names]) or "not recorded"
-    if isinstance(packages, Mapping) and packages:
+        yield "hardware", ", ".join([*known, *(list_gpus(origin) or ())]) or "not recorded"
+    if packages:
         yield "packages", join_first([f"{name} {version}" for name, version in packages.items()], _PACKAGES)
 
 
@@ -159,23 +159,18 @@ def _build_noise(sensitivity: Sequence[Sensitivity]) -> Table:
 
 def _build_drift(golden: Golden) -> Table:
     """Show for each rebase by how much it moved each metric, and in a last row by how much all of them did."""
-    entries = [entry for entry in golden.history if isinstance(entry.get("effects"), Mapping)]
-    names = list(dict.fromkeys(name for entry in entries for name in _mapping(entry, "effects")))
+    entries = [entry for entry in golden.history if "effects" in entry]
+    names = list(dict.fromkeys(name for entry in entries for name in entry["effects"]))
     columns = [Column("rebased"), Column("reason"), Column("commit")]
     for name in names:
         columns += [Column(name, align="right"), Column("since first", align="right", key=f"{name} since first")]
     rows = []
     for entry in entries:
-        commit = str(_mapping(entry, "to").get("commit") or "")[:12] or None
+        commit = str(entry.get("to", {}).get("commit") or "")[:12] or None
         keys = ("effects", "since_first")
-        moves = [render_percent(_mapping(entry, key).get(name)) or None for name in names for key in keys]
+        moves = [render_percent(entry.get(key, {}).get(name)) or None for name in names for key in keys]
         rows.append([str(entry.get("at", "")), str(entry.get("reason", "")), commit, *moves])
     return Table(tuple(columns), rows)
-
-
-def _mapping(entry: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    found = entry.get(key)
-    return found if isinstance(found, Mapping) else {}
 
 
 def build_rebase_document(outcomes: Sequence[Rebased]) -> doc.Document:
@@ -201,7 +196,7 @@ def _build_rebase(outcome: Rebased) -> Iterator[doc.Block]:
         yield doc.Text(f"{outcome.test}: {word}; the old recording is untouched")
         return
     entry = outcome.after.history[-1] if outcome.after else {}
-    origins = [str(_mapping(entry, key).get("commit") or "an unknown commit")[:12] for key in ("from", "to")]
+    origins = [str(entry.get(key, {}).get("commit") or "an unknown commit")[:12] for key in ("from", "to")]
     reason = doc.Text(f"{entry.get('reason')} ({origins[0]} to {origins[1]}, from {entry.get('source')})")
     yield doc.Only(("markdown",), (doc.Heading(f"Golden {outcome.test}: rebased", level=3), reason))
     yield doc.Section((doc.TableBlock(_build_rebase_table(outcome)),))

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from assay.golden.judge.pointwise import render_effect
-from assay.golden.values import GoldenReport, GoldenTestReport, Rule, SegmentReport
+from assay.golden.values import GoldenReport, GoldenTestReport, ReportMode, Rule, SegmentReport
 from assay.show import formatting
 from assay.system.fast_dataclasses import dataclass, replace
 from assay.values.verdict import SEVERITY, Finding, VerdictKind
@@ -81,9 +81,8 @@ def _build_segment_rows(segment: SegmentReport) -> Iterator[ReportRow]:
         found = choose_finding(rest)
         yield ReportRow(segment.start_step, RUN, found.kind if found else segment.verdict.kind, rest)
     for metric in segment.metrics:
-        judged, rule = metric.verdict, metric.rule
-        row = ReportRow(segment.start_step, metric.metric, judged.kind, judged.findings, judged.comparisons, rule)
-        yield replace(row, noise=metric.noise, delta=metric.delta)
+        judged, facts = metric.verdict, (metric.rule, metric.noise, metric.delta)
+        yield ReportRow(segment.start_step, metric.metric, judged.kind, judged.findings, judged.comparisons, *facts)
 
 
 def choose_finding(findings: Sequence[Finding]) -> Finding | None:
@@ -126,10 +125,9 @@ def build_step(step: float | None) -> float | None:
     return int(step) if step is not None and math.isfinite(step) and step == int(step) else step
 
 
-def describe_outcome(report: GoldenReport, test: GoldenTestReport) -> str:
+def describe_outcome(mode: ReportMode, kind: VerdictKind) -> str:
     """Describe the verdict; a gathering has judged nothing, so that a good one is `recorded`."""
-    kind = test.verdict.kind
-    return "recorded" if report.mode == "gather" and kind is VerdictKind.PASS else str(kind)
+    return "recorded" if mode == "gather" and kind is VerdictKind.PASS else str(kind)
 
 
 def describe_headline(report: GoldenReport) -> str:
@@ -139,7 +137,7 @@ def describe_headline(report: GoldenReport) -> str:
 
 
 def _describe_worst(report: GoldenReport, test: GoldenTestReport) -> str:
-    outcome = f"{formatting.clean(test.test)}: {describe_outcome(report, test)}"
+    outcome = f"{formatting.clean(test.test)}: {describe_outcome(report.mode, test.verdict.kind)}"
     bad = [row for row in build_test_rows(test) if row.kind is test.verdict.kind and row.finding]
     if not bad or test.verdict.kind is VerdictKind.PASS:
         return outcome
