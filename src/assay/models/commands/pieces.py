@@ -60,12 +60,13 @@ def split(request: SplitRequest, console: Console) -> int:
     for piece in pieces:
         console.print(f"{piece.case}: {piece.problem}" if piece.problem else os.path.relpath(piece.path))
     left = sum(bool(piece.problem) for piece in pieces)
-    console.error(f"{len(pieces) - left} layers in {folder}" + (f", {left} do not work alone" if left else ""))
+    written = f"{formatting.render_count(len(pieces) - left, 'layer')} in {folder}"
+    console.error(written + (f", {left} cannot be computed alone" if left else ""))
     return int(ExitCode.OK)
 
 
 def split_model(request: ModelRequest, folder: str) -> list[Piece]:
-    """Write `<folder>/<case>.onnx`, `<case>_inputs/` and `<case>_expected/`; the reference runs once per sample."""
+    """Write `<folder>/<case>.onnx`, `<case>_inputs/` and `<case>_expected/`; each sample is one reference run."""
     with ArtifactBuilder(ArtifactStore(request.store), request.limits, recompute=request.recompute) as builder:
         cases = Cases(request, builder)
         chosen = [name for name in cases.choose(request.only) if name != cases.outline.full_name]
