@@ -169,7 +169,7 @@ class Examination:
         try:
             work, results = self._compute_on(voter, case)
         except (MissingExtraError, InfrastructureError) as error:
-            self._note(f"{voter.name} has no vote: {error.render()}")
+            self.notes.append(f"{voter.name} has no vote: {error.render()}")
             return verdict
         if work.failed is not None:
             return verdict
@@ -180,21 +180,17 @@ class Examination:
         return verdict if is_refused else voted
 
     def _is_refused(self, voter: Target, case: ModelCase) -> bool:
-        """Return whether the voter has no vote: it may only excuse the target if it computes these operators correctly."""
+        """Return whether the voter has no vote: it excuses the target only if it computes these operators correctly."""
         if not self.cases.tests_voters:
             return False
         fault = self.voter_tests.find_fault(voter, case)
         if fault:
-            self._note(f"{fault}; it has no vote there")
+            self.notes.append(f"{fault}; it has no vote there")
             return True
         own = self.voter_tests.find_fault(self.request.reference, case)
         if own:
-            self._note(f"the reference {own}")
+            self.notes.append(f"the reference {own}")
         return False
-
-    def _note(self, text: str) -> None:
-        if text not in self.notes:
-            self.notes.append(text)
 
     def accumulate(self, part: ModelCase | None = None) -> tuple[dict[str, TensorComparison], StepOutcome | None]:
         """Compute all layers' outputs inside the model on the target; return them, or the step at which that failed.
@@ -305,7 +301,7 @@ def examine_model(
         cases=found.cases, first_wrong=found.first.name if found.first else None, unseen=found.unseen,
         confirmed=found.confirmed, findings=found.findings, samples=len(cases.samples), tools=tools,
         elapsed_s=time.monotonic() - begun, is_estimate=request.target.is_simulated,
-        notes=(*request.notes, *found.notes, *examination.notes, *cases.notes, *builder.notes),
+        notes=tuple(dict.fromkeys((*request.notes, *found.notes, *examination.notes, *cases.notes, *builder.notes))),
         manner=render_flags(request.manner), origin=render_flags(request.origin),
         command=found.command, folder=request.folder,
     )  # fmt: skip
