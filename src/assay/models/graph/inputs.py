@@ -239,13 +239,19 @@ def _resolve(graph: InputGraph, spec: TensorSpec, axis: int, sizes: dict[str, in
 
 
 def _convert(specs: Sequence[TensorSpec], sample: Mapping[str, Any]) -> Sample:
-    """Return arrays in the order of the inputs; plain numbers and lists get the input's type."""
+    """Return arrays in the order of the inputs; plain numbers and lists get the input's type, other libraries' tensors
+    keep theirs. Raises UsageError."""
     types = {spec.name: spec.dtype for spec in specs}
     arrays: Sample = {}
     for name in [*(name for name in types if name in sample), *(name for name in sample if name not in types)]:
-        value = sample[name]
-        is_plain = not hasattr(value, "dtype") and types.get(name) not in (None, "", *NON_TENSORS)
-        arrays[name] = np.asarray(value, dtype=parse_dtype(types[name])) if is_plain else value
+        value = arrays[name] = sample[name]
+        if types.get(name) in (None, "", *NON_TENSORS) or isinstance(value, np.ndarray | np.generic):
+            continue
+        try:
+            arrays[name] = np.asarray(value, None if hasattr(value, "dtype") else parse_dtype(types[name]))
+        except Exception as error:
+            text = f"the value of {name!r} is not an array of {types[name]}: {type(error).__name__}: {error}"
+            raise UsageError(text, "return numpy arrays") from error
     return arrays
 
 
