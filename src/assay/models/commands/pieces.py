@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 
 from assay.errors import ExitCode, UsageError
 from assay.models.flow.artifact_builder import ArtifactBuilder
@@ -25,7 +26,7 @@ from assay.values.plain import build_plain
 
 def _refuse_torch(model: str) -> None:
     if is_torch_model(model):
-        hint = f"`assay model check {model} --target torch-bf16 --all` lists the calls of a torch module"
+        hint = f"`assay model check {shlex.quote(model)} --target torch-bf16 --all` lists the calls of a torch module"
         raise UsageError(f"{model} is a torch module, not an ONNX model", hint)
 
 

@@ -135,7 +135,8 @@ def describe_invented(outline: Outline, model: Model, choice: InputChoice) -> st
                 continue
             is_named = dim is not None and dim not in _NAMELESS
             sizes.append(f"{dim}={plan.shape[axis]}" if is_named else f"axis {axis} of {spec.name}={plan.shape[axis]}")
-            flags[f"--dim {dim}=N" if is_named else f"--dim {spec.name}={','.join(map(str, plan.shape))}"] = None
+            given = f"{dim}=N" if is_named else f"{spec.name}={','.join(map(str, plan.shape))}"
+            flags[f"--dim {shlex.quote(given)}"] = None
         if plan.name not in choice.ranges and plan.dtype != "string":
             values.append(f"{plan.name} from {plan.domain.low:g} to {plan.domain.high:g} ({plan.domain.why})")
             flags[f"--range {shlex.quote(plan.name)}=LOW:HIGH"] = None
