@@ -204,6 +204,14 @@ def test_what_depends_on_chance_is_known() -> None:
     }""")
     assert find_random(model) == {"n": "RandomNormalLike", "y": "RandomNormalLike"}
     assert find_random(model, [1]) == {}
+    model = parse("""g (float[4] x, float[4] m, bool c) => (float[4] y, float[4] z) {
+        u, n = Split<num_outputs = 2> (x)
+        y = Clip (x, , m)
+        z = If (c) <then_branch = t () => (float[4] p) {p = Abs(n)}, else_branch = e () => (float[4] r) {r = Neg(n)}>
+    }""")
+    model.graph.node[0].op_type = "Multinomial"
+    model.graph.node[0].output[0] = ""
+    assert find_random(model) == {"n": "Multinomial", "z": "Multinomial"}, "what is omitted has no name"
 
 
 def test_what_a_function_of_the_model_draws_depends_on_chance() -> None:

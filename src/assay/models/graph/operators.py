@@ -21,6 +21,7 @@ from assay.models.graph.onnx_library import (
     Wiring,
     build_wiring,
     find_opset,
+    find_reads,
     find_subgraphs,
     read_attributes,
     words,
@@ -525,9 +526,9 @@ def _propagate(nodes: Sequence[Node], seed: Callable[[Node], str], join: Callabl
     """Return each marked tensor: `seed` marks nodes; those that read a marked tensor, not its size, are marked, too."""
     found: dict[str, str] = {}
     for node in nodes:
-        what = reduce(join, (found.get(name, "") for name in node.input), seed(node))
+        what = reduce(join, (found.get(name, "") for name in find_reads(node)), seed(node))
         if what and node.op_type not in ("Shape", "Size"):
-            found |= dict.fromkeys(node.output, what)
+            found |= dict.fromkeys(filter(None, node.output), what)
     return found
 
 
