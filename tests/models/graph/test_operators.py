@@ -169,6 +169,8 @@ def test_what_a_quantiser_rounds_is_known() -> None:
     assert blocks == pytest.approx(2 * draw(4, 6))
     assert compute_unrounded("QuantizeLinear", [x, None], {}) is None
     assert compute_unrounded("Relu", [x], {}) is None
+    for op in ("LabelEncoder", "Cast"):
+        assert compute_unrounded(op, [np.array(["a", "b"], object)], {}) is None, "a string is not rounded"
     assert compute_unrounded("QuantizeLinear", [x.astype(np.float16), one(0.1, "float16")], {}) is None
     dynamic = compute_unrounded("DynamicQuantizeLinear", [np.array([-1.0, 0.0, 4.1])], {})
     assert dynamic == pytest.approx([1.0, 51.0, 256.0 - 51 / 255], abs=1.01)

@@ -366,13 +366,13 @@ def count_terms(op: str, inputs: Inputs, attributes: Attributes) -> int:
 def compute_unrounded(op: str, inputs: Inputs, attributes: Attributes) -> Array | None:
     """Return in float64 the values that an operator rounds into its type, in steps of that type; None if it rounds
     nothing, or if this use is not covered."""
-    formula = _UNROUNDED.get(op)
+    if op not in _UNROUNDED:
+        return None
     if not op.startswith("Cast") and any(is_float(each) and each.dtype.itemsize < 4 for each in inputs):
         return None  # a quotient of short floats may be rounded to one of them first
-    wide = [None if each is None else each.astype(np.float64) for each in inputs]
     try:
         with np.errstate(all="ignore"):
-            return None if formula is None else formula(wide, attributes)
+            return _UNROUNDED[op]([None if each is None else each.astype(np.float64) for each in inputs], attributes)
     except (ValueError, IndexError, AttributeError, TypeError, NotImplementedError):
         return None  # the formula does not cover this use, or an input is unknown
 
