@@ -148,7 +148,7 @@ def test_what_is_handed_on_is_followed_back_to_where_it_was_rounded() -> None:
     ("LayerNormalization", [(2, 5, 7), (7,)], {"axis": -1}, 7), ("InstanceNormalization", [(2, 3, 5, 7)], {}, 35),
     ("GroupNormalization", [(2, 4, 5)], {"num_groups": 2}, 20), ("GlobalAveragePool", [(2, 3, 5, 7)], {}, 35),
     ("LSTM", [(10, 1, 8), (1, 16, 8), (1, 16, 4)], {}, 120), ("Softmax", [(2, 5, 7)], {}, 7), ("Add", [(3, 4)], {}, 1),
-    ("Constant", [], {}, 1), ("MatMul", [()], {}, 1),
+    ("Constant", [], {}, 1), ("MatMul", [()], {}, 1), ("ReduceSum", [(2, 0, 4)], {"axes": [7]}, 1),
 ])  # fmt: skip
 def test_terms_are_counted(op: str, shapes: list[tuple[int, ...]], attributes: dict[str, Any], terms: int) -> None:
     assert count_terms(op, [np.zeros(shape) for shape in shapes], attributes) == terms

@@ -360,7 +360,7 @@ def count_terms(op: str, inputs: Inputs, attributes: Attributes) -> int:
         axes = range(1 if op == "GroupNormalization" else 2, len(first))
     elif op in ("Softmax", "LogSoftmax", "LpNormalization", "CumSum", "Einsum"):
         return max(first, default=1)
-    return math.prod(first[axis] for axis in axes if first)
+    return math.prod(first[axis] for axis in axes if -len(first) <= axis < len(first))
 
 
 def compute_unrounded(op: str, inputs: Inputs, attributes: Attributes) -> Array | None:
