@@ -523,7 +523,7 @@ def read_onnx(path: Path) -> object:
 
     model = load_model(path)
     infer_specs(model)
-    return build_outline(model, stem="m")
+    return build_outline(model)
 
 
 def read_golden(path: Path) -> object:

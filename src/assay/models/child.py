@@ -1,8 +1,8 @@
 """The command of a model's run: `python -m assay child model RUN_DIR REQUEST`.
 
-REQUEST is JSON, or the path of a file with it. A worker process is kept for each back end, a line printed for each
-case, and `model.json` left in the run directory. What a target does wrong is in there; the exit code is the report's,
-so that the run's own state tells it too.
+REQUEST is JSON, or the path of a JSON file. The command keeps a worker process for each back end, prints a line for
+each case, and writes the report `model.json` to the run directory. The report contains what the target does wrong; its
+exit code is that of the command, so that the state of the run agrees with it.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (AssayError, OSError) as error:
         # an error of the system: a full disk, a folder without permission to write
         refused = error if isinstance(error, AssayError) else InfrastructureError(f"the check cannot continue: {error}")
-        told = {"message": refused.message, "hint": refused.hint, "exit_code": int(refused.exit_code)}
-        with suppress(OSError):  # the waiting command raises it again
-            write_atomic(os.path.join(run_dir, MODEL_ERROR_FILE), json.dumps(build_plain(told)))
+        content = {"message": refused.message, "hint": refused.hint, "exit_code": int(refused.exit_code)}
+        with suppress(OSError):  # the waiting command raises the error again
+            write_atomic(os.path.join(run_dir, MODEL_ERROR_FILE), json.dumps(build_plain(content)))
         return int(refused.exit_code)
 
 

@@ -43,6 +43,14 @@ def test_external_data_outside_of_the_folder_is_refused(tmp_path, place):
         find_external(str(tmp_path / "m.onnx"))
 
 
+def test_external_data_that_is_missing_is_named(tmp_path):
+    backend_helpers.build_external(tmp_path / "m.onnx")
+    assert find_external(str(tmp_path / "m.onnx")) == ["weights.bin"]
+    (tmp_path / "weights.bin").unlink()
+    with pytest.raises(BackendError, match=f"missing external data: {tmp_path}/weights.bin"):
+        find_external(str(tmp_path / "m.onnx"))
+
+
 def test_external_data_of_a_sub_graph(tmp_path):
     model = backend_helpers.parse(
         "g (bool c) => (float[1] y) { y = If(c) <then_branch = t () => (float[1] a) { a = Constant<value = float[1] {1.0}>() }, else_branch = e () => (float[1] b) { b = Constant<value = float[1] {2.0}>() }> }"

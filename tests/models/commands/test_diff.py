@@ -52,7 +52,11 @@ def test_two_files() -> None:
     assert found.heat is not None
     assert found.heat.axes == (2, 3)
     np.savez("one.npz", logits=BASE)
-    assert diff("one.npz", "want.npy")[0].kind is PASS, "one array is compared whatever it is called"
+    verdict, (found,) = diff("want.npy", "one.npz")
+    assert verdict.kind is PASS, "one array is compared whatever it is called"
+    assert (found.expected, found.actual) == ("want.npy", "one.npz"), "it is not called `want` there"
+    with pytest.raises(UsageError, match=r"one.npz \[logits\]: 0,1 is not an order of its axes"):
+        diff("want.npy", "one.npz", transpose="0,1")
 
 
 def test_files_of_several_arrays_are_paired_by_name() -> None:

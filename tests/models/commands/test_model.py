@@ -294,7 +294,7 @@ def test_the_cache_is_listed_and_cleared(
     listed = json.loads(model("cache", "ls", "--json").out)
     assert [each["case"] for each in listed["artifacts"]] == ["chain_full_model"]
     assert "1 artifact, " in model("cache", "ls").out
-    assert model("cache", "clear").out.startswith("1 artifacts removed")
+    assert model("cache", "clear").out.startswith("1 artifact removed, ")
 
 
 def test_a_command_that_is_not_there(model: Cli) -> None:

@@ -69,7 +69,8 @@ def test_what_cannot_be_meant_is_refused_at_once(cli: Cli, net: None, words: tup
 
 @pytest.mark.parametrize("command", ["layers", "split"])
 def test_commands_for_files_say_so(cli: Cli, net: None, command: str) -> None:
-    cli("model", command, "net.py:build").ended(2, "net.py:build is a torch module, not an ONNX model")
+    found = cli("model", command, "my net.py:build").ended(2, "my net.py:build is a torch module, not an ONNX model")
+    assert "`assay model check 'my net.py:build' --target torch-bf16 --all`" in found.err
 
 
 def test_a_check_from_the_command_line(cli: Cli, net: None, lent: None) -> None:

@@ -483,11 +483,13 @@ def test_a_fault_in_a_layer_of_shapes_is_found(tmp_path: Path, check: Check) -> 
 
 def test_what_was_invented_is_reported_when_the_reference_cannot_compute_with_it(tmp_path: Path, check: Check) -> None:
     body = "<int64[2] wanted = {2, 35}> { t = Transpose<perm = [1, 0]>(x)  y = Reshape(t, wanted) }"
-    model = save(tmp_path, f"g (float[rows,length] x) => (float[2,35] y) {body}")
+    loaded = parse(f"g (float[rows,length] x) => (float[2,35] y) {body}")
+    loaded.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "rows; all"
+    model = save(tmp_path, loaded)
     hint = check(model, UNOPTIMIZED).cases[0].steps[0].hint
-    assert "invented dimensions rows=1, length=16 and values of x from -1 to 1" in hint
-    assert hint.endswith("--dim rows=N --dim length=N --range x=LOW:HIGH --input x=FILE.npy")
-    choice = InputChoice(dims={"rows": 2, "length": 35})
+    assert "invented dimensions rows; all=1, length=16 and values of x from -1 to 1" in hint
+    assert hint.endswith("--dim 'rows; all=N' --dim length=N --range x=LOW:HIGH --input x=FILE.npy")
+    choice = InputChoice(dims={"rows; all": 2, "length": 35})
     assert check(model, UNOPTIMIZED, inputs=choice).verdict.kind is VerdictKind.PASS
     invalid = onnx.load(model)
     invalid.graph.node[1].input[0] = "nowhere"

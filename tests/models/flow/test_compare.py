@@ -118,6 +118,19 @@ def test_integers_that_are_read_with_another_zero_point_than_they_are_written_wi
     assert any("its integers are written with scale" in message for message in messages)
 
 
+def test_integers_that_only_sub_graphs_read_are_no_contradiction(compare: Compare, tmp_path: Path) -> None:
+    head = "g (float[4] x, bool c) => (float[4] y) <float s = {0.1}, int8 z = {0}> { a = Relu(x)"
+    branches = (
+        "then_branch = t () => (float[4] p) {%s p = Abs(%s)}, else_branch = e () => (float[4] r) {%s r = Neg(%s)}"
+    )
+    known = branches % ("", "a", "", "a")
+    read = branches % ("d = DequantizeLinear(q, s, z)", "d", "h = DequantizeLinear(q, s, z)", "h")
+    first = save(tmp_path, f"{head} y = If(c) < {known} > }}").rename(tmp_path / "float.onnx")
+    second = save(tmp_path, f"{head} q = QuantizeLinear(a, s, z) y = If(c) < {read} > }}")
+    report = compare(first, second)
+    assert {case.name: case.verdict.kind for case in report.cases}["float_layer_Relu_0"] is VerdictKind.PASS
+
+
 def test_a_fused_activation_belongs_to_the_layer_before_it(compare: Compare, net: Path, tmp_path: Path) -> None:
     """As a converter does it that keeps no name: the Relu is an attribute of the convolution."""
     model = onnx.load(net)

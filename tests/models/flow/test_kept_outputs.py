@@ -21,6 +21,7 @@ from assay.models.flow.kept_outputs import judge_kept
 from assay.models.flow.output_keeper import choose_folder
 from assay.models.values.model import InputChoice, ModelReport, ModelRequest, Target, Tolerances
 from assay.models.values.tensors import Tolerance
+from assay.system.fast_dataclasses import replace
 from assay.values.verdict import VerdictKind
 
 REFERENCE = Target("reference", "reference")
@@ -48,6 +49,14 @@ def test_a_check_that_was_kept_is_judged_as_it_was(
     model, folder = write_chain(tmp_path / "chain.onnx"), str(tmp_path / "kept")
     report = check_model(request_for(model, target, keep_outputs=folder, **further), shared, str(tmp_path / "keep"))
     assert summarise(judge_kept(folder, None)) == summarise(report)
+
+
+def test_a_check_whose_reference_failed_is_an_error_again(shared: ArtifactBuilder, tmp_path: Path) -> None:
+    model, folder = write_chain(tmp_path / "chain.onnx"), str(tmp_path / "kept")
+    broken = Target("broken", "picky_backend:Picky", {"refuses": "Add"})
+    request = replace(request_for(model, keep_outputs=folder), reference=broken)
+    report = check_model(request, shared, str(tmp_path / "keep"))
+    assert (report.verdict.kind, judge_kept(folder, None).verdict.kind) == (VerdictKind.ERROR, VerdictKind.ERROR)
 
 
 def test_another_tolerance_gives_another_verdict_where_no_back_end_is_installed(

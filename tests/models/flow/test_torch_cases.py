@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -322,7 +323,7 @@ def _torch_leaves_no_trace(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("net")
+    made = tmp_path_factory.mktemp("my net")
     (made / "net.py").write_text(NET)
     return made
 
@@ -367,6 +368,8 @@ def test_a_correct_target_passes_and_every_call_is_compared(local: ArtifactBuild
     assert len(labels) == 2 * 25
     assert all(case.local and case.verdict.comparisons for case in report.cases)
     assert "not called by the model, and so not judged: unused" in report.notes
+    words = shlex.split(report.cases[0].steps[-1].command)
+    assert words == ["assay", "model", "check", f"{folder}/net.py:build", "--target", "same", "--only", "embed"]
 
 
 @pytest.mark.parametrize(

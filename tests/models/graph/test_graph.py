@@ -93,14 +93,14 @@ def test_parts_are_numbered_and_constants_are_none(tmp_path: Path) -> None:
     outline = build_outline(path)
     assert outline.cases == ("example-matmul_layer_MatMul_0", "example-matmul_full_model")
     assert (outline.path, outline.opset) == (str(path), 19)
-    model = parse("""g (float[2] x) => (float[2] y) {
+    model = parse("""m (float[2] x) => (float[2] y) {
         k = Constant<value = float[2] {3, 4}>()
         a = Relu(x)
         l = Constant<value_float = 1.0>()
         b = Add(a, k)
         y = Mul(b, l)
     }""")
-    layers = build_outline(model, stem="m").layers
+    layers = build_outline(model).layers
     assert [layer.name for layer in layers] == ["m_layer_Relu_0", "m_layer_Add_1", "m_layer_Mul_2"]
     assert [layer.nodes for layer in layers] == [(1,), (3,), (4,)]
     assert [layer.inputs for layer in layers] == [("x",), ("a",), ("b",)]
@@ -112,7 +112,6 @@ def test_the_name_comes_from_the_file_or_the_graph() -> None:
     assert build_outline(model).stem == "inside"
     model.graph.name = ""
     assert build_outline(model).stem == "model"
-    assert build_outline(model, stem="chosen").full_name == "chosen_full_model"
 
 
 def test_the_example_models_have_their_parts_also_without_node_names(tmp_path: Path) -> None:
@@ -134,8 +133,8 @@ def test_the_example_models_have_their_parts_also_without_node_names(tmp_path: P
 def test_a_group_becomes_one_part() -> None:
     model = parse(CHAIN + "{ a = Conv(x, w)  b = Clip(a, low, high)  y = Relu(b) }")
     assert labels(model) == [("Conv", "Clip"), ("Relu",)]
-    first, second = build_outline(model, stem="m").layers
-    assert (first.name, first.label, first.nodes) == ("m_layer_Conv_0", "Conv_0", (0, 1))
+    first, second = build_outline(model).layers
+    assert (first.name, first.label, first.nodes) == ("g_layer_Conv_0", "Conv_0", (0, 1))
     assert (first.inputs, first.outputs, second.number) == (("x",), ("b",), 1)
     assert labels(model, ()) == [("Conv",), ("Clip",), ("Relu",)]
     model = parse(CHAIN + "{ a = Conv(x, w)  b = Relu(a)  c = Conv(b, w)  d = Relu(c)  y = Neg(d) }")

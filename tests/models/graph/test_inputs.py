@@ -373,6 +373,17 @@ def test_a_function_makes_samples_from_what_it_asks_for() -> None:
     assert_equal(draw(parse(TWO), function=make)[0]["x"], found[0]["x"])
 
 
+def test_tensors_of_other_libraries_become_arrays_of_their_own_type() -> None:
+    class Foreign:
+        dtype = "other.float64"
+
+        def __array__(self, *_: Any, **__: Any) -> np.ndarray:
+            return np.ones((2, 3))
+
+    with pytest.raises(UsageError, match=r"'x' is float64\[2, 3\], not float32"):
+        draw(parse(TWO), function=lambda: {"x": Foreign(), "t": [0, 1]})
+
+
 def test_a_function_is_found_by_module_or_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = "import numpy as np\ndef make():\n    return {'x': np.ones((2, 3), np.float32), 't': np.array([1, 2])}\n"
     (tmp_path / "my_inputs_of_this_test.py").write_text(source)
@@ -394,6 +405,8 @@ def test_a_function_is_found_by_module_or_file(tmp_path: Path, monkeypatch: pyte
         ("def make(): return [1]", "f.py:make", "returned list, not a mapping"),
         ("def make(model): return {}", "f.py:make", "asks for model"),
         ("def make(**rest): return {}", "f.py:make", "'x' is missing; 't' is missing"),
+        ("def make(): return {'x': 'one', 't': [1, 2]}", "f.py:make", "'x' is not an array of float32: ValueError"),
+        ("def make(): return {'t': [1, [2]]}", "f.py:make", "'t' is not an array of int64: ValueError"),
     ],
 )
 def test_functions_that_do_not_work_are_reported(

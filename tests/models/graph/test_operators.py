@@ -148,7 +148,7 @@ def test_what_is_handed_on_is_followed_back_to_where_it_was_rounded() -> None:
     ("LayerNormalization", [(2, 5, 7), (7,)], {"axis": -1}, 7), ("InstanceNormalization", [(2, 3, 5, 7)], {}, 35),
     ("GroupNormalization", [(2, 4, 5)], {"num_groups": 2}, 20), ("GlobalAveragePool", [(2, 3, 5, 7)], {}, 35),
     ("LSTM", [(10, 1, 8), (1, 16, 8), (1, 16, 4)], {}, 120), ("Softmax", [(2, 5, 7)], {}, 7), ("Add", [(3, 4)], {}, 1),
-    ("Constant", [], {}, 1), ("MatMul", [()], {}, 1),
+    ("Constant", [], {}, 1), ("MatMul", [()], {}, 1), ("ReduceSum", [(2, 0, 4)], {"axes": [7]}, 1),
 ])  # fmt: skip
 def test_terms_are_counted(op: str, shapes: list[tuple[int, ...]], attributes: dict[str, Any], terms: int) -> None:
     assert count_terms(op, [np.zeros(shape) for shape in shapes], attributes) == terms
@@ -169,6 +169,8 @@ def test_what_a_quantiser_rounds_is_known() -> None:
     assert blocks == pytest.approx(2 * draw(4, 6))
     assert compute_unrounded("QuantizeLinear", [x, None], {}) is None
     assert compute_unrounded("Relu", [x], {}) is None
+    for op in ("LabelEncoder", "Cast"):
+        assert compute_unrounded(op, [np.array(["a", "b"], object)], {}) is None, "a string is not rounded"
     assert compute_unrounded("QuantizeLinear", [x.astype(np.float16), one(0.1, "float16")], {}) is None
     dynamic = compute_unrounded("DynamicQuantizeLinear", [np.array([-1.0, 0.0, 4.1])], {})
     assert dynamic == pytest.approx([1.0, 51.0, 256.0 - 51 / 255], abs=1.01)
@@ -204,6 +206,14 @@ def test_what_depends_on_chance_is_known() -> None:
     }""")
     assert find_random(model) == {"n": "RandomNormalLike", "y": "RandomNormalLike"}
     assert find_random(model, [1]) == {}
+    model = parse("""g (float[4] x, float[4] m, bool c) => (float[4] y, float[4] z) {
+        u, n = Split<num_outputs = 2> (x)
+        y = Clip (x, , m)
+        z = If (c) <then_branch = t () => (float[4] p) {p = Abs(n)}, else_branch = e () => (float[4] r) {r = Neg(n)}>
+    }""")
+    model.graph.node[0].op_type = "Multinomial"
+    model.graph.node[0].output[0] = ""
+    assert find_random(model) == {"n": "Multinomial", "z": "Multinomial"}, "what is omitted has no name"
 
 
 def test_what_a_function_of_the_model_draws_depends_on_chance() -> None:

@@ -279,7 +279,7 @@ def test_the_end_of_a_tool_s_output() -> None:
 
 def test_failures_are_grouped_by_message_or_output_and_that_of_the_whole_is_reported_in_full() -> None:
     """However many layers fail in other ways before it; what to do is reported once."""
-    said = [made.step(Step.RUN, StepEnding.ERROR, stderr=text) for text in ("one", "two", "two")]
+    said = [made.step(Step.RUN, StepEnding.ERROR, stderr=text) for text in ("one", "1\nline", "2\nline")]
     report = made.report(*(made.failed(number, outcome=outcome) for number, outcome in enumerate(said)))
     assert [names for _, names in group_failures(report)] == [["Conv_0"], ["Conv_1", "Conv_2"]]
     hint = "convert the model: assay model convert m.onnx --opset 17"

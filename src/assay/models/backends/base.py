@@ -96,7 +96,7 @@ class Backend(ABC):
     target: building loads no library, starts nothing, and raises UsageError for invalid options."""
 
     steps: tuple[Step, ...] = (Step.COMPILE, Step.RUN)
-    may_change: bool = False  # whether the tools may change while we work: programs may, libraries are loaded once
+    may_change: bool = False  # whether the tools may change during a check: programs may, libraries are loaded once
     # Reports the command line that is about to run: if that hangs or ends the worker, nothing else is known.
     announce: Callable[[str], None] = staticmethod(lambda _command: None)
 
@@ -125,7 +125,7 @@ class Backend(ABC):
         """Do one step. Raises BackendError if the tool refuses; any other exception counts as an error too."""
 
     def warm_up(self) -> None:  # noqa: B027 - optional, though most back ends load something
-        """Load what takes long before anything is timed. Missing libraries are reported by `identity`."""
+        """Load, before anything is timed, what takes long to load. Missing libraries are reported by `identity`."""
 
     def close(self) -> None:  # noqa: B027
         """End what was started for several jobs, such as a connection."""

@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import pickle
+import shlex
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -101,9 +102,9 @@ class TorchBackend(Backend):
         tensors, times_s = getattr(self, f"_do_{spec.part}")(spec, job, folder)
         wanted = {name: each for name, each in tensors.items() if not job.outputs or name in set(job.outputs)}
         write_tensors(folder, {name: calls.to_array(each) for name, each in wanted.items()})
-        only = f" --only {spec.label!r}" if spec.label else ""
-        command = f"assay model check {spec.model} --target {self.target.name}{only}{' --ops' if spec.ops else ''}"
-        return Made(folder, command, times_s=tuple(times_s))
+        words = ["assay", "model", "check", spec.model, "--target", self.target.name]
+        words += [*(["--only", spec.label] if spec.label else []), *(["--ops"] if spec.ops else [])]
+        return Made(folder, shlex.join(words), times_s=tuple(times_s))
 
     def _open(self, spec: PartSpec) -> Opened:
         key = spec.model, spec.seed, spec.ops

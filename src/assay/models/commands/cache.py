@@ -62,8 +62,9 @@ class ClearRequest(Request):
 def clear(request: ClearRequest, console: Console) -> int:  # noqa: ARG001 it has no options
     """Remove everything that no running check uses."""
     cleared = clear_cache()
-    kept = f"; {cleared.kept} are in use and stay" if cleared.kept else ""
-    console.print(f"{cleared.removed} artifacts removed, {render_size(cleared.freed_bytes)} freed{kept}")
+    kept = f"; {render_count(cleared.kept, 'artifact')} in use left" if cleared.kept else ""
+    removed = render_count(cleared.removed, "artifact")
+    console.print(f"{removed} removed, {render_size(cleared.freed_bytes)} freed{kept}")
     return int(ExitCode.OK)
 
 

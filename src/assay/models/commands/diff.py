@@ -106,10 +106,11 @@ def diff_tensors(request: TensorsRequest) -> tuple[Verdict, tuple[TensorDiff, ..
     parts = [f"slice {request.part}"] if request.part else []
     parts += [f"channel {request.channel}"] if request.channel is not None else []
     parts += [f"actual transposed by {request.transpose}"] if request.transpose else []
+    has_names = len(expected) > 1 or len(actual) > 1  # two single tensors may have different ones
     diffs = []
     for found in comparisons:
         paths = [
-            f"{path} [{found.name}]" if os.path.isdir(path) or path.endswith(".npz") else path
+            f"{path} [{found.name}]" if has_names and (os.path.isdir(path) or path.endswith(".npz")) else path
             for path in (request.expected, request.actual)
         ]
         plain = TensorDiff(found, paths[0], paths[1], part=", ".join(parts))
@@ -146,8 +147,6 @@ def load_sides(request: TensorsRequest) -> tuple[dict[str, Array], dict[str, Arr
     """Load the tensors of both sides by name; two single ones are compared whatever the names of their files are."""
     expected = load_side(request.expected, request.dtype, request.shape)
     actual = load_side(request.actual, request.dtype, request.shape)
-    if len(expected) == len(actual) == 1:
-        actual = dict(zip(expected, actual.values(), strict=True))
     order = parse_axes(request.transpose)
     index = parse_index(request.part)
     for name, array in expected.items():
@@ -155,6 +154,8 @@ def load_sides(request: TensorsRequest) -> tuple[dict[str, Array], dict[str, Arr
     for name, array in actual.items():
         label = f"{request.actual} [{name}]"
         actual[name] = choose_part(transpose_axes(array, order, label), index, request.channel, label)
+    if len(expected) == len(actual) == 1:
+        actual = dict(zip(expected, actual.values(), strict=True))
     return expected, actual
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 
 from assay.errors import ExitCode, UsageError
 from assay.models.flow.artifact_builder import ArtifactBuilder
@@ -25,7 +26,7 @@ from assay.values.plain import build_plain
 
 def _refuse_torch(model: str) -> None:
     if is_torch_model(model):
-        hint = f"`assay model check {model} --target torch-bf16 --all` lists the calls of a torch module"
+        hint = f"`assay model check {shlex.quote(model)} --target torch-bf16 --all` lists the calls of a torch module"
         raise UsageError(f"{model} is a torch module, not an ONNX model", hint)
 
 
@@ -60,12 +61,13 @@ def split(request: SplitRequest, console: Console) -> int:
     for piece in pieces:
         console.print(f"{piece.case}: {piece.problem}" if piece.problem else os.path.relpath(piece.path))
     left = sum(bool(piece.problem) for piece in pieces)
-    console.error(f"{len(pieces) - left} layers in {folder}" + (f", {left} do not work alone" if left else ""))
+    written = f"{formatting.render_count(len(pieces) - left, 'layer')} in {folder}"
+    console.error(written + (f", {left} cannot be computed alone" if left else ""))
     return int(ExitCode.OK)
 
 
 def split_model(request: ModelRequest, folder: str) -> list[Piece]:
-    """Write `<folder>/<case>.onnx`, `<case>_inputs/` and `<case>_expected/`; the reference runs once per sample."""
+    """Write `<folder>/<case>.onnx`, `<case>_inputs/` and `<case>_expected/`; each sample is one reference run."""
     with ArtifactBuilder(ArtifactStore(request.store), request.limits, recompute=request.recompute) as builder:
         cases = Cases(request, builder)
         chosen = [name for name in cases.choose(request.only) if name != cases.outline.full_name]

@@ -247,7 +247,7 @@ class Cases:
         """By tensor, the type of the cast into fewer bits before it."""
         return find_coarse(self.proto)
 
-    @property
+    @cached_property
     def bounds(self) -> Mapping[str, Tolerance]:
         """By tensor in the model, its bound if that is not given by its type and operator."""
         return {name: coarse_tolerance(dtype) for name, dtype in self.coarse.items()}

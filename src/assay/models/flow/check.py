@@ -39,7 +39,7 @@ from assay.system.fast_dataclasses import dataclass, field, replace
 from assay.values.verdict import Finding, Verdict, VerdictKind
 
 Report = Callable[[CaseReport], None]
-_MOST_BYTES = 256 * 1024 * 1024  # limit for kept tensors inside the model: after a wrong layer all are wrong
+_MOST_BYTES = 256 * 1024 * 1024  # limit for kept tensors inside the model: after a wrong layer all tensors are wrong
 _PLAIN = {"float16", "float32", "float64", "bool", "complex64", "complex128"}
 _PLAIN |= {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
 
@@ -169,7 +169,7 @@ class Examination:
         try:
             work, results = self._compute_on(voter, case)
         except (MissingExtraError, InfrastructureError) as error:
-            self._note(f"{voter.name} has no vote: {error.render()}")
+            self.notes.append(f"{voter.name} has no vote: {error.render()}")
             return verdict
         if work.failed is not None:
             return verdict
@@ -180,21 +180,17 @@ class Examination:
         return verdict if is_refused else voted
 
     def _is_refused(self, voter: Target, case: ModelCase) -> bool:
-        """Whether the voter has no vote: it may only excuse the target if it computes these operators right."""
+        """Return whether the voter has no vote: it excuses the target only if it computes these operators correctly."""
         if not self.cases.tests_voters:
             return False
         fault = self.voter_tests.find_fault(voter, case)
         if fault:
-            self._note(f"{fault}; it has no vote there")
+            self.notes.append(f"{fault}; it has no vote there")
             return True
         own = self.voter_tests.find_fault(self.request.reference, case)
         if own:
-            self._note(f"the reference {own}")
+            self.notes.append(f"the reference {own}")
         return False
-
-    def _note(self, text: str) -> None:
-        if text not in self.notes:
-            self.notes.append(text)
 
     def accumulate(self, part: ModelCase | None = None) -> tuple[dict[str, TensorComparison], StepOutcome | None]:
         """Compute all layers' outputs inside the model on the target; return them, or the step at which that failed.
@@ -220,7 +216,7 @@ class Examination:
                         reach=partial(self.cases.find_magnitude, marked, number),
                     )
                     _keep_worst(worst, excuse_chance(*judged, chance)[1])
-            left_bytes = _MOST_BYTES  # kept in the order of their computation: faults begin at the first
+            left_bytes = _MOST_BYTES  # tensors are kept in the order of their computation: a fault begins at the first
             for number, name in enumerate(marked.outputs):
                 is_wrong = left_bytes > 0 and name in worst and worst[name].verdict.kind is not VerdictKind.PASS
                 kept = self._keep_pair(marked, results, worst[name], number) if is_wrong else None
@@ -285,10 +281,10 @@ def examine_model(
 ) -> ModelReport:
     """Perform one search and report it. `names`: the cases to report if the reference fails."""
     begun = time.monotonic()
-    builder.notes.clear()  # of an earlier check by the same builder
+    builder.notes.clear()  # those of an earlier check by the same builder
     builder.begin(request.reference, request.target)
     cases = (TorchCases if request.is_torch else ComparedCases if request.other else Cases)(request, builder)
-    chosen = names(cases)  # the workers start at the same time
+    chosen = names(cases)  # the workers start during this
     tools = dict(builder.find_tools(request.target))
     keeper = OutputKeeper(request.keep_outputs, cases) if request.keep_outputs else None
     examination = Examination(request, builder, cases, keep, report_case, keeper=keeper)
@@ -305,7 +301,7 @@ def examine_model(
         cases=found.cases, first_wrong=found.first.name if found.first else None, unseen=found.unseen,
         confirmed=found.confirmed, findings=found.findings, samples=len(cases.samples), tools=tools,
         elapsed_s=time.monotonic() - begun, is_estimate=request.target.is_simulated,
-        notes=(*request.notes, *found.notes, *examination.notes, *cases.notes, *builder.notes),
+        notes=tuple(dict.fromkeys((*request.notes, *found.notes, *examination.notes, *cases.notes, *builder.notes))),
         manner=render_flags(request.manner), origin=render_flags(request.origin),
         command=found.command, folder=request.folder,
     )  # fmt: skip
@@ -330,7 +326,7 @@ def check_cases(examination: Examination) -> FaultSearch:
     closed = examination.describe_closed(full) if full is not None else ""
     is_wrong = full is not None and (full.verdict.kind in WRONG or bool(closed))
     if is_wrong and all(each.verdict.kind not in WRONG for each in reports):
-        # now compute the layers that were skipped because they seemed right
+        # compute also the layers that were skipped because they seemed correct
         names = [each.name for each in reports if each.skipped and not each.accumulated]
         again = {case.name: examination.examine(case) for case in cases.iterate(names)} if names else {}
         reports = [again.get(each.name, each) for each in reports]
@@ -394,7 +390,7 @@ class Trivial:
         return f"computed from shapes and constants; the same operation as {label}, which is correct" if label else ""
 
     def note(self, case: ModelCase, report: CaseReport) -> None:
-        """Record the kind of a layer that is exactly right alone."""
+        """Record the kind of a layer that is exactly correct alone."""
         is_right = report.verdict.kind is VerdictKind.PASS and not any(each.error for each in report.local)
         if case.name in self._layers and case.layer is not None and is_right and not report.skipped:
             self._right.setdefault(name_kind(case), case.layer.label)
@@ -413,8 +409,8 @@ class Trivial:
         if self._count:
             layers = "1 layer computes" if self._count == 1 else f"{self._count} layers compute"
             self._examination.notes.append(
-                f"{layers} shapes and constants only: correct inside the model, or as another such layer, and not "
-                "computed alone ('trivial' in the table; --only NAME computes one)"
+                f"{layers} shapes and constants only: each is correct inside the model, or equal to one that is "
+                "correct alone, and was not computed itself ('trivial' in the table; --only NAME computes one)"
             )
 
 

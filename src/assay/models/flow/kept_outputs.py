@@ -16,7 +16,7 @@ from assay.errors import FormatError
 from assay.models.flow.artifact_builder import Product, Work
 from assay.models.flow.cases import Arrays, Cases, CaseSample, LazyArrays, ModelCase
 from assay.models.flow.check import Examination, check_cases
-from assay.models.flow.output_keeper import FORMATS, INDEX_FILE, KIND, SIDES, KeptOutputs
+from assay.models.flow.output_keeper import FORMATS, INDEX_FILE, KIND, SIDES, KeptCase, KeptOutputs
 from assay.models.graph.tensorfile import parse_dtype
 from assay.models.judge.alone import LayerOrigin
 from assay.models.judge.layers import judge_votes
@@ -100,6 +100,10 @@ class KeptCases(Cases):
 
         return LazyArrays((each.removeprefix(prefix) for each in file.files if each.startswith(prefix)), load)
 
+    def get_kept(self, case: ModelCase) -> KeptCase:
+        """Return what was kept of a case; of one that was not computed there is nothing."""
+        return self.known.get(case.name, KeptCase(case.name))
+
     def build(self, name: str) -> ModelCase | None:
         case, nothing = self.known.get(name), Product("", "")
         if case is None:
@@ -136,20 +140,20 @@ class KeptCases(Cases):
         """Remove nothing: no file was made for the case."""
 
     def find_bounds(self, case: ModelCase) -> Mapping[str, Tolerance]:
-        return self.known[case.name].bounds
+        return self.get_kept(case).bounds
 
     def find_chance(self, case: ModelCase) -> dict[str, str]:
-        return dict(self.known[case.name].chance)
+        return dict(self.get_kept(case).chance)
 
     def judge_integers(self, case: ModelCase) -> Iterator[Finding]:
-        return iter(self.known[case.name].integers)
+        return iter(self.get_kept(case).integers)
 
     def find_magnitude(self, case: ModelCase, number: int, tensor: str) -> Any:
         found = self.load("context", case.name, number)
         return found.get(f"{tensor}/magnitude", 0.0)
 
     def find_origin(self, case: ModelCase, number: int) -> LayerOrigin | None:
-        kept, found = self.known[case.name], self.load("context", case.name, number)
+        kept, found = self.get_kept(case), self.load("context", case.name, number)
         if not kept.ops:
             return None
 
@@ -163,14 +167,13 @@ class KeptExamination(Examination):
     cases: KeptCases
 
     def compute(self, case: ModelCase) -> tuple[Work, list[Arrays]]:
-        kept = self.cases.known.get(case.name)
-        numbers = range(kept.samples if kept else 0)
-        return Work(kept.steps if kept else ()), [self.cases.load("target", case.name, each) for each in numbers]
+        kept = self.cases.get_kept(case)
+        return Work(kept.steps), [self.cases.load("target", case.name, each) for each in range(kept.samples)]
 
     def vote(self, case: ModelCase, ours: tuple[TensorComparison, ...], verdict: Verdict, voter: Target) -> Verdict:  # noqa: ARG002 as it is called
         """Return the verdict with the kept vote of the second reference; without a kept vote it has none."""
         results = [self.cases.load("voter", case.name, number) for number in range(len(case.trials))]
-        if not all(results) or self.cases.known[case.name].is_refused:
+        if not all(results) or self.cases.get_kept(case).is_refused:
             return verdict
         return judge_votes(ours, self.judge(case, results)[1])
 

@@ -107,14 +107,12 @@ def infer_specs(model: Model) -> dict[str, TensorSpec]:
     return specs
 
 
-def build_outline(
-    source: str | os.PathLike[str] | Model, *, groups: Groups = DEFAULT_GROUPS, stem: str | None = None
-) -> Outline:
+def build_outline(source: str | os.PathLike[str] | Model, *, groups: Groups = DEFAULT_GROUPS) -> Outline:
     """Return the model's parts by name. Nothing is executed, no weight is read."""
     path = os.path.abspath(source) if isinstance(source, str | os.PathLike) else ""
     model: Model = load_model(path, weights=False) if path else source
     wiring = build_wiring(model.graph)
-    name = stem or (os.path.splitext(os.path.basename(path))[0] if path else model.graph.name) or "model"
+    name = (os.path.splitext(os.path.basename(path))[0] if path else model.graph.name) or "model"
     specs = infer_specs(model)
     declared = (build_spec(value) for value in model.graph.output)
     layers = []

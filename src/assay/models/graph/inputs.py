@@ -135,7 +135,8 @@ def describe_invented(outline: Outline, model: Model, choice: InputChoice) -> st
                 continue
             is_named = dim is not None and dim not in _NAMELESS
             sizes.append(f"{dim}={plan.shape[axis]}" if is_named else f"axis {axis} of {spec.name}={plan.shape[axis]}")
-            flags[f"--dim {dim}=N" if is_named else f"--dim {spec.name}={','.join(map(str, plan.shape))}"] = None
+            given = f"{dim}=N" if is_named else f"{spec.name}={','.join(map(str, plan.shape))}"
+            flags[f"--dim {shlex.quote(given)}"] = None
         if plan.name not in choice.ranges and plan.dtype != "string":
             values.append(f"{plan.name} from {plan.domain.low:g} to {plan.domain.high:g} ({plan.domain.why})")
             flags[f"--range {shlex.quote(plan.name)}=LOW:HIGH"] = None
@@ -239,13 +240,19 @@ def _resolve(graph: InputGraph, spec: TensorSpec, axis: int, sizes: dict[str, in
 
 
 def _convert(specs: Sequence[TensorSpec], sample: Mapping[str, Any]) -> Sample:
-    """Return arrays in the order of the inputs; plain numbers and lists get the input's type."""
+    """Return arrays in the order of the inputs; plain numbers and lists get the input's type, other libraries' tensors
+    keep theirs. Raises UsageError."""
     types = {spec.name: spec.dtype for spec in specs}
     arrays: Sample = {}
     for name in [*(name for name in types if name in sample), *(name for name in sample if name not in types)]:
-        value = sample[name]
-        is_plain = not hasattr(value, "dtype") and types.get(name) not in (None, "", *NON_TENSORS)
-        arrays[name] = np.asarray(value, dtype=parse_dtype(types[name])) if is_plain else value
+        value = arrays[name] = sample[name]
+        if types.get(name) in (None, "", *NON_TENSORS) or isinstance(value, np.ndarray | np.generic):
+            continue
+        try:
+            arrays[name] = np.asarray(value, None if hasattr(value, "dtype") else parse_dtype(types[name]))
+        except Exception as error:
+            text = f"the value of {name!r} is not an array of {types[name]}: {type(error).__name__}: {error}"
+            raise UsageError(text, "return numpy arrays") from error
     return arrays
 
 

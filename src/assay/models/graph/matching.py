@@ -209,11 +209,11 @@ class ModelSide:
             written = [self._load_number(each) for each in self._scalings[name]]
             for index in self.wiring.consumers.get(name, ()):
                 node = self.wiring.nodes[index]
-                at = list(node.input).index(name) + 1
                 is_scaled = node.op_type == "DequantizeLinear" or node.op_type.startswith(("QLinear", "QGemm"))
-                read = (
-                    [self._load_number(each) for each in (*node.input[at : at + 2], "")[:2]] if is_scaled else written
-                )
+                if not is_scaled or name not in node.input:  # what a sub-graph reads is not among its inputs
+                    continue
+                at = list(node.input).index(name) + 1
+                read = [self._load_number(each) for each in (*node.input[at : at + 2], "")[:2]]
                 if None not in (*written, *read) and written != read:
                     words = [f"scale {scale:.6g} and zero point {zero:.0f}" for scale, zero in (written, read)]
                     return f"its integers are written with {words[0]}, and read with {words[1]}"

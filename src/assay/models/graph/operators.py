@@ -21,6 +21,7 @@ from assay.models.graph.onnx_library import (
     Wiring,
     build_wiring,
     find_opset,
+    find_reads,
     find_subgraphs,
     read_attributes,
     words,
@@ -359,19 +360,19 @@ def count_terms(op: str, inputs: Inputs, attributes: Attributes) -> int:
         axes = range(1 if op == "GroupNormalization" else 2, len(first))
     elif op in ("Softmax", "LogSoftmax", "LpNormalization", "CumSum", "Einsum"):
         return max(first, default=1)
-    return math.prod(first[axis] for axis in axes if first)
+    return math.prod(first[axis] for axis in axes if -len(first) <= axis < len(first))
 
 
 def compute_unrounded(op: str, inputs: Inputs, attributes: Attributes) -> Array | None:
     """Return in float64 the values that an operator rounds into its type, in steps of that type; None if it rounds
     nothing, or if this use is not covered."""
-    formula = _UNROUNDED.get(op)
+    if op not in _UNROUNDED:
+        return None
     if not op.startswith("Cast") and any(is_float(each) and each.dtype.itemsize < 4 for each in inputs):
         return None  # a quotient of short floats may be rounded to one of them first
-    wide = [None if each is None else each.astype(np.float64) for each in inputs]
     try:
         with np.errstate(all="ignore"):
-            return None if formula is None else formula(wide, attributes)
+            return _UNROUNDED[op]([None if each is None else each.astype(np.float64) for each in inputs], attributes)
     except (ValueError, IndexError, AttributeError, TypeError, NotImplementedError):
         return None  # the formula does not cover this use, or an input is unknown
 
@@ -525,9 +526,9 @@ def _propagate(nodes: Sequence[Node], seed: Callable[[Node], str], join: Callabl
     """Return each marked tensor: `seed` marks nodes; those that read a marked tensor, not its size, are marked, too."""
     found: dict[str, str] = {}
     for node in nodes:
-        what = reduce(join, (found.get(name, "") for name in node.input), seed(node))
+        what = reduce(join, (found.get(name, "") for name in find_reads(node)), seed(node))
         if what and node.op_type not in ("Shape", "Size"):
-            found |= dict.fromkeys(node.output, what)
+            found |= dict.fromkeys(filter(None, node.output), what)
     return found
 
 

@@ -178,7 +178,7 @@ def _positive(_graph: InputGraph, node: Node, _input_index: int, spec: TensorSpe
 def _between(
     _graph: InputGraph, node: Node, _input_index: int, _spec: TensorSpec, *, low: float, high: float
 ) -> Domain | None:
-    return Domain(low, high, f"what {node.op_type} bears", whole=low == high)
+    return Domain(low, high, f"what {node.op_type} accepts", whole=low == high)
 
 
 def _steps(graph: InputGraph, node: Node, _input_index: int, _spec: TensorSpec) -> Domain | None:

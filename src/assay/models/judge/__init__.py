@@ -1,1 +1,1 @@
-"""Judging tensors and layers. Pure functions."""
+"""Pure functions that judge tensors and layers."""

@@ -1,1 +1,1 @@
-"""What `assay model` prints and writes."""
+"""The reports that `assay model` prints and writes."""

@@ -220,13 +220,13 @@ def describe_finding(finding: Finding, case: CaseReport) -> str:
 
 
 def group_failures(report: ModelReport) -> list[tuple[StepOutcome, list[str]]]:
-    """Failures by their message, each with the labels of all the cases that met it: twenty layers may lack the same
-    operator. That of the first wrong layer is before all others, then that of the whole."""
+    """Group failures by their message, or by the last line of the tool's output, each with the labels of all its cases:
+    twenty layers may lack the same operator. That of the first wrong layer is first, then that of the whole."""
     found: dict[tuple[str, str, str], tuple[StepOutcome, list[str]]] = {}
     for case in report.cases:
         step = case.failed_step
         if step is not None:
-            key = (step.step, step.ending, step.message or _tail(step)[-1:] or "")
+            key = (step.step, step.ending, step.message or "\n".join(build_tail(step, 1)))
             found.setdefault(key, (step, []))[1].append(label_of(case, report))
     first = [label_of(case, report) for case in report.cases if case.name == report.first_wrong]
     whole = [label_of(case, report) for case in report.cases if case.layer is None]
