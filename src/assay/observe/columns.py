@@ -1,4 +1,4 @@
-"""Metrics as columns, which the readers fill without an object per point."""
+"""Metrics as columns of numbers: readers fill them without creating an object per point."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def parse_numbers(texts: Sequence[str | bytes]) -> list[float] | None:
         values = list(map(float, texts))
     except ValueError:
         return None
-    # one search in the joined texts: they are numbers, so they are short, and of one type
+    # the joined texts are searched once for underscores: texts of numbers are short, and have one type
     is_bytes = bool(texts) and isinstance(texts[0], bytes)
     has_underscore = b"_" in b"".join(texts) if is_bytes else "_" in "".join(texts)  # type: ignore[arg-type]
     return None if has_underscore else values
