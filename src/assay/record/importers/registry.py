@@ -1,7 +1,7 @@
 """The importers: the files and folders of other tools that are known, and their readers.
 
-`assay index ingest` takes folders and runs, `assay bench import` takes results; each names the other command for a
-file that belongs there. A reader of results belongs to the product that stores them, under the importer's name.
+`assay index ingest` takes folders and runs, `assay bench import` takes results; each command names the other one for
+a file of the other kind. A reader of results belongs to the product that stores them, under the importer's name.
 Plug-ins offer importers by the hook `importers`.
 """
 
@@ -21,10 +21,10 @@ _ORDER: tuple[Gives, ...] = ("results", "runs", "folders")
 
 class Importer(NamedTuple):
     name: str
-    title: str  # for messages
+    title: str  # what the importer reads, for messages
     gives: Gives  # folders are read where they are, runs become run directories, results become benchmark executions
     recognise: str  # `module:function`, called with a Sample
-    load: str = ""  # only of runs: `module:function`, called with a path; returns ImportedRuns
+    load: str = ""  # only for runs: `module:function`, called with a path; returns ImportedRuns
 
 
 OWN = (Importer("assay", "studies of Assay", "folders", "assay.record.importers.sample:is_assay"),)
@@ -32,7 +32,7 @@ OWN = (Importer("assay", "studies of Assay", "folders", "assay.record.importers.
 
 @cache
 def find_importers() -> tuple[Importer, ...]:
-    """Return our importers and those of plug-ins in the order of recognition: of results, of runs, of folders."""
+    """Return Assay's importers and those of plug-ins in the order of recognition: results, runs, folders."""
     found = {each.name: each for each in OWN}
     for _, each in _list_offers():
         if isinstance(each, Importer) and isinstance(each.name, str) and each.gives in _ORDER:
@@ -59,7 +59,7 @@ def choose_importer(sample: Sample, gives: Iterable[Gives]) -> Importer | None:
 
 
 def _recognises(importer: Importer, sample: Sample) -> bool:
-    """Whether the importer recognises the file. A plug-in's importer that fails does not, so that others are tried."""
+    """Return whether the importer recognises the file. An error in a plug-in's importer counts as not recognised."""
     try:
         return bool(load(importer.recognise)(sample))
     except Exception:
