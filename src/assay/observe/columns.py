@@ -13,13 +13,13 @@ NONE = math.nan
 
 
 def parse_number(text: str | bytes) -> float | None:
-    """Parse a number with sign, exponent, nan and inf, but not Python's `1_000`, which no log means as a number."""
+    """Parse a number with sign, exponent, nan and inf, but not Python's `1_000`: in a log, this is not a number."""
     values = parse_numbers((text,))
     return values[0] if values else None
 
 
 def parse_numbers(texts: Sequence[str | bytes]) -> list[float] | None:
-    """Parse all texts at the speed of C; None if one is not a number."""
+    """Parse all texts without a loop in Python; None if a text is not a number."""
     try:
         values = list(map(float, texts))
     except ValueError:

@@ -79,7 +79,7 @@ class Devices:
         return self._ask(lambda source: source.processes(index), ())
 
     def read(self, indices: Iterable[int]) -> GpuReading | None:
-        """Return one reading for these GPUs: sums of memory and power, maxima of the rest. None if none can be read."""
+        """Return one reading of these GPUs: sums of memory and power, else maxima. None if no GPU can be read."""
         readings: list[GpuReading | None] = [self._ask(methodcaller("read", index), None) for index in indices]
         found = [reading for reading in readings if reading is not None]
         if not found:

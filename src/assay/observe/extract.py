@@ -22,7 +22,7 @@ from assay.values.series import GROUPED_NUMBER
 from assay.values.study import Pattern
 
 POSITIONS = ("step", "epoch")  # the metrics that set the position, in order of precedence
-SCAN_BYTES = 1 << 16  # the matches of one scan should stay in the processor's cache
+SCAN_BYTES = 1 << 16  # length of one scan: its matches should stay in the processor's cache
 # The longest partial line that is kept. A longer line is cut every LINE_LIMIT_BYTES, so that the points do not depend
 # on the chunks in which the log arrives.
 LINE_LIMIT_BYTES = 1 << 20

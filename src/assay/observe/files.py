@@ -82,7 +82,7 @@ def _add_alike(columns: Columns, rows: list[dict[str, Any]], step: str | None) -
         found: Columns = {}
         for key, values in by_key.items():
             add_column(found, key, steps, values, times)
-    except OverflowError:  # an integer too large for a float
+    except OverflowError:  # an integer is too large for a float
         return False
     for key, column in found.items():
         add_column(columns, key, *column)
@@ -193,7 +193,7 @@ def _add_csv(columns: Columns, header: list[str], rows: list[list[str]], step: s
 
 
 def is_logx(data: bytes) -> bool:
-    """Return whether this is the beginning of a metrics.csv of logx."""
+    """Return whether `data` is the beginning of a metrics.csv of logx."""
     return data.startswith((b"start,", b"val,"))
 
 

@@ -23,7 +23,7 @@ from assay.values.state import State
 _CHANGING = (State.QUEUED, State.RUNNING, State.DAMAGED)
 # files in directories of other tools: logx appends a line at each event, another tool the state of a command
 _GROWING = (layout.LOGX_METRICS_FILE, layout.STAT_FILE)
-_UNSETTLED_S = 0.05  # a file changed this recently may change again within one tick of its clock
+_UNSETTLED_S = 0.05  # a file that changed this recently may change again within one tick of its clock
 
 
 class FolderChange(NamedTuple):
@@ -83,7 +83,7 @@ def _opened(path: str, folder: int | None = None) -> Iterator[int | None]:
 
 
 def _is_settled(row: RunRow, path: str, folder: int | None, now: float) -> bool:
-    """Return whether a run is finished and unchanged. If its stamp is in the future, the clock went back: unknown."""
+    """Return whether a run is finished and unchanged; False if its stamp is in the future: the clock went back."""
     if row.state in _CHANGING or row.stamp > now:
         return False
     if _modified(path, folder) > row.stamp:
@@ -188,7 +188,7 @@ def name_step(units: Collection[str]) -> str:
 
 
 def find_units(run_dir: str) -> set[str]:
-    """Return the units (step, epoch) in which a run counts, from its patterns and the files of its script."""
+    """Return the units, such as step, in which a run counts, from its patterns and the files of its script."""
     patterns = load_patterns(run_dir)
     if patterns is None:
         return {"step"}

@@ -109,7 +109,7 @@ def _rename_run(aside: str, path: str) -> None:
 
 
 def publish_lease(run_dir: str, handle: JobHandle) -> bool:
-    """Claim attempt N; return True for exactly one caller. Raise FormatError for a received run."""
+    """Claim the attempt of `handle`; return True for exactly one caller. Raise FormatError for a received run."""
     check_executable(run_dir)
     target = layout.numbered_path(run_dir, "lease", handle.attempt)
     return publish(target, json.dumps(asdict(handle)))

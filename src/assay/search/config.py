@@ -127,7 +127,7 @@ class _SearchReader(Fields):
         return self._build_objective(name, direction, key, node.position) if name else None
 
     def _build_objective(self, name: str, node: Node | None, key: str, position: Position | None) -> Objective | None:
-        """Build an objective. Without a direction, a well-known name of the metric decides; another is a problem."""
+        """Build an objective. Without a direction, a well-known metric's name decides; other names are a problem."""
         direction = self.one_of(node, key, _DIRECTIONS) if node else find_direction(name)
         if direction is None:
             if node is None:

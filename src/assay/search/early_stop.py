@@ -86,7 +86,7 @@ class EarlyStop:
         """Return directory → ending of each run that a rule ends."""
         keys = {self._location.key(entry.dir): entry for entry in entries}
         new = [key for key, entry in keys.items() if (key, entry.attempt) not in self._judged]
-        self._stale |= {(key, metric) for key in new for metric in self._metrics}  # points of earlier attempts
+        self._stale |= {(key, metric) for key in new for metric in self._metrics}  # points of earlier attempts count
         try:
             self._load_points(keys)
         except (AssayError, OSError):  # the index can be rebuilt; until that is done, no run is ended
@@ -172,8 +172,8 @@ class StopStep(RunStep):
 
     def begin(self, context: RunContext, loop: LoopSettings) -> LoopSettings:
         prepared = context.prepared
-        with suppress(AssayError, OSError):  # without the runs that cannot be read there is less to compare with
-            refresh_study(context.index, prepared.location)  # runs of earlier calls that a new index has not read yet
+        with suppress(AssayError, OSError):  # runs that cannot be read are left out of comparisons
+            refresh_study(context.index, prepared.location)  # a new index may not have runs of earlier calls
         self._early_stop = EarlyStop(prepared.study.stop, context.index, prepared.location)
         context.collector.listen = self._early_stop.note
         return replace(loop, prune=self._early_stop.prune)

@@ -221,7 +221,7 @@ def _load_trial(prepared: Prepared, space: Space, number: int) -> tuple[RunSpec,
     record = run_directory.try_record(run_dir)
     is_ours = record is not None and record.trial == number
     if record is not None and record.search_from is not None and prepared.search is not None:
-        is_ours = is_ours and record.search_from == prepared.search.first  # an earlier search may still run
+        is_ours = is_ours and record.search_from == prepared.search.first  # an earlier search may still be running
     point = space.locate(record.spec.params, record.spec.sweep) if record is not None and is_ours else None
     if record is None or point is None:
         is_run = os.path.exists(os.path.join(run_dir, layout.JOB_FILE))  # without job.sh, it is a user's folder

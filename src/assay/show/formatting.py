@@ -157,7 +157,7 @@ def pad(text: str, width: int, align: str = "left") -> str:
 
 def wrap(text: str, width: int | None, indent: str = "") -> str:
     """Wrap prose between words; every line but the first begins with `indent`. If `width` is None, return it unchanged.
-    Commands and words stay whole, even if they are longer than a line: a terminal breaks and rejoins such lines."""
+    Commands and words stay whole, even if they are longer than a line: a terminal rejoins lines that it breaks."""
     if width is None:
         return text
     return "\n".join(_wrap_line(line, width, indent) for line in text.split("\n"))

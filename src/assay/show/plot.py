@@ -227,7 +227,7 @@ def _put_marks(cells: Cells, chart: LineChart, area: _Area, ends: Mapping[int, S
 
 
 def _put_end(cells: Cells, area: _Area, number: int, end: tuple[int, int, int]) -> None:
-    """Put a mark next to the end of a line if a cell there is free; else the line has only the mark in its middle."""
+    """Put a mark next to the end of a line if a cell there is free; else the line has only its other mark."""
     column, row, _ = end
     if column < 0:
         return

@@ -23,7 +23,7 @@ _LOUD_FAILURES = 20  # failures that are printed one by one; further failures ar
 _WELL = frozenset({"done", "pruned"})
 _HIDE_CURSOR, _SHOW_CURSOR = "\x1b[?25l", "\x1b[?25h"
 _ERASE_LINE, _ERASE_LINE_ABOVE = "\r\x1b[2K", "\x1b[1A\x1b[2K"
-_USUAL_SIZE = os.terminal_size((80, 25))  # for a terminal that does not report its size
+_USUAL_SIZE = os.terminal_size((80, 25))  # the size of a terminal that does not report it
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +140,7 @@ def render_frame(view: ProgressView, width: int, height: int, *, plain: bool = F
 
 
 def _fill_bar(view: ProgressView, width: int, plain: bool) -> Iterator[Segment]:
-    """Draw runs that are done, pruned, failed, stopped or running by their fraction; each state has a character."""
+    """Draw the fractions of done, pruned, failed, stopped and running runs; each is at least one character wide."""
     full, empty = ("#", ".") if plain else ("━", "─")
     parts = (
         (view.done, "green"),

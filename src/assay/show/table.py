@@ -176,7 +176,7 @@ def table_width(table: Table) -> int:
 
 
 def fit_columns(table: Table, width: int) -> tuple[Table, tuple[Column, ...]]:
-    """Return the table without the columns that are dropped to keep the others readable, and those columns."""
+    """Return the table without the columns that are dropped to keep the others readable, and the dropped columns."""
     laid = lay_out(table)
     gone: set[int] = set()
     if _total(each.width for each in laid) > width:
@@ -274,7 +274,7 @@ def _narrow(laid: LaidColumn, width: int, floor: int, mark: str) -> None:
 
 
 def _drop_common(laid: LaidColumn, mark: str) -> None:
-    """Drop parts that all names have in the same position. They are separated by _SEPARATORS, so dots do not count."""
+    """Drop parts that all names have in the same position. Parts are separated by _SEPARATORS, not by dots."""
     if laid.column.cut == "left" or laid.cell_width <= _SHORT_NAME:
         return
     texts = _drop_parts(laid.texts, mark) or _drop_ends(laid.texts, mark)

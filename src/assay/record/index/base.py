@@ -34,7 +34,7 @@ class RunRow(NamedTuple):
     created_at: float | None = None  # seconds since the epoch, like every time here
     started_at: float | None = None
     ended_at: float | None = None
-    host: str | None = None  # the host that it ran on; None: a farm has not started it yet
+    host: str | None = None  # the host of the run; None: a farm has not started it yet
     job: str = ""  # the job of a farm, such as "slurm 671_5"
     slot: str | None = None
     exit_code: int | None = None

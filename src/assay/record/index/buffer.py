@@ -35,7 +35,7 @@ Summaries = tuple[Mapping[str, Mapping[str, Any]], Mapping[str, tuple[bytes, flo
 class Buffer:
     """Pending writes. They are written in this order: forget, rows, summaries, points."""
 
-    forgotten: dict[tuple[str, str | None], None] = field(default_factory=dict)  # in order, without duplicates
+    forgotten: dict[tuple[str, str | None], None] = field(default_factory=dict)  # an ordered set: its values are unused
     rows: dict[str, RunRow] = field(default_factory=dict)
     summaries: dict[str, Summaries] = field(default_factory=dict)  # key of a run without points → its summaries
     entries: dict[str, list[PendingPoints]] = field(default_factory=dict)  # key → points, in order
@@ -87,7 +87,7 @@ class BufferedIndex(ABC):
         self._buffer = Buffer()
         self._batches: list[list[Refused]] = []  # the refused writes of each open batch, the outermost batch first
         self._refused: list[Refused] = []
-        self._new: set[str] = set()  # runs without stored data, by `expect_new`
+        self._new: set[str] = set()  # keys that `expect_new` announced: no data of them is stored
         self._stale: set[Refused] = set()  # writes refused in a batch; the reader has not loaded the cursor since
 
     @abstractmethod
@@ -125,7 +125,7 @@ class BufferedIndex(ABC):
     ) -> bool:
         """Store points, their summaries and the cursor after them, if the stored offset is the expected one. `counts`
         is called in the transaction that writes the points, while no other process writes. The points are refused if it
-        returns False, which it then always returns. Arrays are kept, not copied: do not change them afterwards."""
+        returns False, which it returns from then on. Arrays are kept, not copied: do not change them afterwards."""
         _check_key(key)
         pieces = {metric: [build_series(column)] for metric, column in columns.items()}
         waiting = self._buffer.cursor(key, source)

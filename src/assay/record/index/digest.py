@@ -1,4 +1,4 @@
-"""The summaries of a run's metrics: running summaries, and packed ones in the run's row, all that a table reads.
+"""The summaries of a run's metrics: running summaries, and packed ones in the run's row: a table reads only these.
 
 A running summary is the same however the points were grouped: its sum grows value by value, in order, never by
 partial sums (nor by `sum`, which since Python 3.12 corrects rounding only within one call).

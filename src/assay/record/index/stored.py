@@ -78,7 +78,7 @@ class Index(BufferedIndex):
       another offset, another supervisor has written those bytes: no point is stored, and `add_columns` returns False.
       The caller then calls `load_cursor` and reads on from that offset. So no point is ever stored twice.
     - Points of an attempt that is followed by another are refused in the transaction that would write them. The next
-      attempt publishes its lease first and then forgets the points, so none of the refused points is ever stored.
+      attempt publishes its lease first and then forgets the points, so no point of the earlier attempt stays.
     - Inside `batch()`, writes wait in memory, without a lock, until `flush()`, the end of the batch, the next
       `load_*` other than `load_cursor`, or very many writes; then one transaction writes all of them. A supervisor
       may stay in one batch for hours and flush five times a second.
@@ -399,7 +399,7 @@ def _build_choice(studies: Sequence[str] | None, keys: Sequence[str] | None) -> 
 
 def _list(values: Sequence[str]) -> str:
     """Render a list of values as the parameter of `_among`."""
-    import json  # rarely needed: usually there is one study
+    import json  # the module is rarely needed: usually there is one study
 
     return json.dumps(list(map(packing.storable, values)))
 
