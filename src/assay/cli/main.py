@@ -133,7 +133,7 @@ def _explain(error: OSError) -> int | None:
     where = f": {os.fsdecode(error.filename)}" if isinstance(error.filename, str | bytes) else ""
     if error.errno in (errno.EMFILE, errno.ENFILE):
         _print_error(f"assay: {explain_refusal(error)}")
-    elif error.errno in _SYSTEM or isinstance(error, PermissionError):  # for example, another user's run
+    elif error.errno in _SYSTEM or isinstance(error, PermissionError):  # for example, a run belongs to another user
         silence(sys.stdout)
         _print_error(f"assay: {error.strerror}{where or ': the output could not be written'}")
     elif error.errno == errno.ENOENT and error.filename is None:  # raised by os.getcwd()

@@ -38,7 +38,7 @@ def register(study_dir: str, clock: float | None = None) -> Iterator[None]:
             if _try_lock(fd):  # an exclusive lock: this host has no other supervisor
                 remove_stale(study_dir, time.time() if clock is None else clock)
                 for path, (host, pid, _) in _find_registrations(study_dir):
-                    if host == processes.host_name() and pid != os.getpid():  # the parent may register it
+                    if host == processes.host_name() and pid != os.getpid():  # a parent may register this process
                         _remove(path)
             _try_lock(fd, shared=True)
         with _registered(study_dir):

@@ -1,4 +1,4 @@
-"""Runs a search. Its only state are its trials, the run directories `trial-0000`, `trial-0001`, …
+"""Runs a search. Its trials, the run directories `trial-0000`, `trial-0001`, …, are its only state.
 
 A trial is claimed by creating its directory, in which only one supervisor can succeed. The directories are read again
 before each claim, so runs that any supervisor began count as pending, and runs that ended count with their results.

@@ -241,7 +241,7 @@ def build_ticks(low: float, high: float, wanted: int) -> list[float]:
     return [round(count * step, decimals) for count in range(first, last + 1)]
 
 
-_NEAR = 0.08  # a fraction of the axis: labels that are closer overlap
+_NEAR = 0.08  # a fraction of the axis: the labels of ticks that are closer may overlap
 
 
 def build_log_ticks(low: float, high: float, wanted: int) -> list[float]:

@@ -15,7 +15,7 @@ _SIZE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _AGE_UNITS = ((86400, "day"), (3600, "h"), (60, "min"), (1, "s"))
 # a part that is not wrapped, as users copy it: text in backticks, a command after a colon or at the start of a line
 _ATOM = r"`[^`]*`\S*|(?:(?<=: )|^)(?:assay|bash|cd|pip|tensorboard) \S.*?(?=$|; |  | \(|\)|, )\S*|\S+"
-_PLAIN_BELOW = 1e15  # larger floats cannot represent every whole number
+_PLAIN_BELOW = 1e15  # larger numbers have an exponent, as many digits are hard to read
 
 
 def render_number(value: float, digits: int | None = 4) -> str:
@@ -273,9 +273,9 @@ UNSAFE = "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u20
 class GuardedStream:
     """A standard stream that never passes on control characters of terminals, in whatever text they are written.
 
-    Names and messages are cleaned where they are rendered. This class cleans texts that were not, and escapes text that
-    cannot be encoded, so that it does not end a command. Colours stay if colours are used. `buffer` is not guarded: the
-    logs of runs are printed byte for byte.
+    Names and messages are cleaned where they are rendered. This class cleans texts that were forgotten, and escapes
+    text that cannot be encoded, so that it does not end a command. Colours stay if colours are used. `buffer` is not
+    guarded: the logs of runs are printed byte for byte.
     """
 
     def __init__(self, stream: TextIO) -> None:

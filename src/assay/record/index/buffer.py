@@ -183,7 +183,7 @@ class BufferedIndex(ABC):
         return refused
 
     def _write_or_wait(self) -> list[Refused]:
-        """Write pending changes now, unless an open batch can hold them; every change calls this."""
+        """Write pending changes now, unless an open batch can hold them; each method that adds a change calls this."""
         if self._batches:
             return self._write_waiting() if self._buffer.weight >= MAX_WAITING else []
         try:

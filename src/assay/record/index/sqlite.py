@@ -35,7 +35,7 @@ def open_index(root: str | os.PathLike[str], warn: Notify = ignore) -> SqliteInd
 
 
 class SqliteIndex(Index):
-    """An index in a SQLite file for several processes: WAL mode, one writer at a time, for one flush."""
+    """An index in a SQLite file for several processes: in WAL mode, one writer at a time locks it for a flush."""
 
     _db: sqlite3.Connection
 

@@ -1,7 +1,7 @@
 """An index in the tables of any database; subclasses open the database and begin its transactions.
 
-The statements are statements of SQLite that PostgreSQL understands, too. Parameters are `?`, and `json_each`, which
-PostgreSQL does not have, is translated by `exchange/postgres_index.py`.
+The statements are statements of SQLite that PostgreSQL understands, too. Parameters are `?`, and `json_each`, whose
+meaning differs, is translated by `exchange/postgres_index.py`.
 """
 
 from __future__ import annotations
@@ -201,7 +201,7 @@ class Index(BufferedIndex):
         return self._names[name]
 
     def forget_runs(self, keys: Iterable[str]) -> None:
-        """Remove runs with all data of them."""
+        """Remove runs and all their data."""
         self._write_waiting()
         chosen = _list(list(keys))
         of_run = f"WHERE run IN (SELECT run FROM runs WHERE {_among('key')})"  # noqa: S608
@@ -266,7 +266,7 @@ class Index(BufferedIndex):
 
     @_collector_paused()
     def load_runs(self, studies: Sequence[str] | None = None, keys: Sequence[str] | None = None) -> list[RunRow]:
-        """Return runs ordered by creation, then key, as a rebuild does, too. None: all; an empty sequence: no runs."""
+        """Return runs ordered by creation, then key, as after a rebuild. None: all runs; an empty sequence: no runs."""
         where, chosen = _build_choice(studies, keys)
         with self._reading() as db:
             found = db.execute(f"SELECT run_row {_CACHED} WHERE {_HAS_ROW}{where} ORDER BY r.run", chosen)

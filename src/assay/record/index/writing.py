@@ -111,7 +111,7 @@ def write_summaries(db: Database, summarised: Mapping[str, Summaries], number: C
     runs = _load_numbers(db, list(summarised))
     query = f"SELECT run, max(bytes_read) FROM cursors {_AMONG_RUNS} GROUP BY run"  # noqa: S608
     known = dict(db.execute(query, (json.dumps(list(runs.values())),)).fetchall())
-    _forget_runs(db, [run for run, offset in known.items() if not offset])  # stored by another process before
+    _forget_runs(db, [run for run, offset in known.items() if not offset])  # another process stored these summaries
     packed: dict[int, Packed] = {}
     cursors: list[tuple[int, int, int, str]] = []
     for key, (states, summaries) in summarised.items():
