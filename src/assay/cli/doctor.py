@@ -1,4 +1,4 @@
-"""`assay doctor`: the parts that work on this machine, and how to get the rest."""
+"""`assay doctor`: shows which parts work on this machine, and how to install the others."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from assay.values.options import Group, Request, find_option_mistake, find_reque
 Grade = Literal["ok", "note", "missing", "broken"]
 
 _OLDEST_PYTHON = (3, 11, 4)
-_OLDEST_BASH = (4, 4)  # `mapfile -d`
+_OLDEST_BASH = (4, 4)  # the first version with `mapfile -d`
 _NETWORK_NAMES = "nfs nfs4 cifs smb3 smbfs afs 9p fuse.sshfs lustre gpfs beegfs ceph glusterfs fuse.glusterfs"
 _NETWORK_SYSTEMS = frozenset(_NETWORK_NAMES.split())
 _LITTLE_ROOM = 1 << 30
@@ -44,7 +44,7 @@ _EXTRAS = (Part("pandas", "frames", "assay.runs(...).to_pandas()"), Part("numpy"
 
 @dataclass(frozen=True, slots=True)
 class Diagnostic:
-    """The result of one check. `missing`: an optional part is not installed; `broken`: a needed one does not work."""
+    """The result of a check. `missing`: an optional part is not installed; `broken`: a required part does not work."""
 
     name: str
     grade: Grade
@@ -52,7 +52,7 @@ class Diagnostic:
     hint: str = ""
 
 
-Diagnosis = dict[str, tuple[Diagnostic, ...]]  # by group
+Diagnosis = dict[str, tuple[Diagnostic, ...]]  # heading → its results
 
 
 def examine(root: str | None = None, group: Group | None = None) -> Diagnosis:
@@ -79,11 +79,11 @@ def _examine_needed() -> Iterator[Diagnostic]:
     yield _examine_program("bash", "runs are bash scripts", bash, needed=True, oldest=_OLDEST_BASH)
     yield _examine_program("timeout", "time limits of runs", "install GNU coreutils", needed=True)
     yield _examine_program("git", "commits in the provenance of runs", "install git", needed=False)
-    proc = "mount /proc (containers: without hidepid)"  # it shows whether a run is alive, and its use of resources
+    proc = "mount /proc (containers: without hidepid)"  # /proc shows whether a run is alive, and its use of resources
     yield _try(processes.PROC, processes.check_proc, "readable", "cannot be read", proc)
     refusal, linux = "the kernel refuses pidfd_open", "Linux 5.3 or newer is needed"
     yield _try("pidfd", _poll_pidfd, f"Linux {os.uname().release}", refusal, linux)
-    year = time.gmtime().tm_year  # a clock at the epoch, as on boards without a battery, makes ages and names wrong
+    year = time.gmtime().tm_year  # boards without a battery have a clock at the epoch, which makes ages and names wrong
     if year < 2024:
         yield Diagnostic("clock", "broken", f"it is {year} on this machine", "set the clock")
     else:
@@ -91,7 +91,7 @@ def _examine_needed() -> Iterator[Diagnostic]:
 
 
 def parse_version(text: str) -> tuple[int, ...] | None:
-    """Return the first number with a dot in a program's output."""
+    """Return the first number with a dot in a program's output as a tuple; None if there is no such number."""
     match = re.search(r"(\d+(?:\.\d+)+)", text)
     return tuple(map(int, match[1].split("."))) if match else None
 
@@ -118,7 +118,7 @@ def _examine_program(
 def _try(
     name: str, attempt: Callable[[], object], text: str, wrong: str, hint: str, bad: Grade = "broken"
 ) -> Diagnostic:
-    """Try something. `wrong`: the text before the system's error message."""
+    """Call `attempt`; if it raises OSError, `wrong` is the text before the system's error message."""
     try:
         attempt()
     except OSError as error:
@@ -153,7 +153,7 @@ def _examine_places(root: str | None) -> Iterator[Diagnostic]:
 
 
 def _examine_folder(name: str, path: str, hint: str, *, needed: bool = True) -> Diagnostic:
-    """Try to write to a folder, without creating it."""
+    """Check that a folder can be written, or its nearest existing parent; the folder is not created."""
     parent = nearest_parent(path)
     bad: Grade = "broken" if needed else "note"
     if not os.path.isdir(parent):
@@ -193,7 +193,7 @@ def _examine_gpus() -> Iterator[Diagnostic]:
 
 
 def _examine_part(part: Part) -> Diagnostic:
-    """Look up a package without importing it: OpenVINO alone would take seconds."""
+    """Find the version of a package without importing it: importing OpenVINO alone would take seconds."""
     try:
         return Diagnostic(part.package, "ok", f"{version(part.package)} ({part.use})")
     except PackageNotFoundError:
@@ -212,7 +212,7 @@ def _examine_plugins(group: Group | None) -> Iterator[tuple[str, tuple[Diagnosti
 
 
 def _find_option_problems(group: Group | None) -> Iterator[PluginProblem]:
-    """Yield a problem for each option of a plug-in that its command cannot have."""
+    """Yield a problem for each option of a plug-in that its command cannot accept."""
     for path in plugins.merge("options") if group else ():
         found: Any = group
         with suppress(AssayError, AttributeError, KeyError):
@@ -228,10 +228,10 @@ def _find_option_problems(group: Group | None) -> Iterator[PluginProblem]:
 
 
 def _examine_need(need: Part | Program | Folder) -> Diagnostic:
-    """Examine one need of a plug-in; a mistake of the plug-in becomes a note."""
+    """Check one need of a plug-in; a mistake in the plug-in's declaration becomes a note."""
     name, hint = str(getattr(need, need.__slots__[0])), str(getattr(need, "hint", ""))
     try:
-        "".join(getattr(need, each) for each in need.__slots__)  # raises TypeError if one is not a string
+        "".join(getattr(need, each) for each in need.__slots__)  # raises TypeError if an attribute is not a string
         if isinstance(need, Part):
             return _examine_part(need)
         if isinstance(need, Program):

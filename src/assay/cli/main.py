@@ -1,4 +1,4 @@
-"""The program: find the command, and turn errors into one line and an exit code."""
+"""The program: finds and calls the command, and turns errors into one line and an exit code."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ GROUP = Group(
     assay sum STUDY           which run won
     """,
     plugins.Merged("commands", COMMANDS),
-    ("Start", "Run", "Read", "Prove", "Share", "Maintain"),  # in the order of use
+    ("Start", "Run", "Read", "Prove", "Share", "Maintain"),  # the sections, in the order of use
 )
-_EXITS_AT_ONCE = ("run", "sum")  # they have closed everything: skipping the interpreter's cleanup saves 5 ms
+_EXITS_AT_ONCE = ("run", "sum")  # these commands close all they opened; skipping the interpreter's cleanup saves 5 ms
 SERVICES = {
     "call": lambda arguments: run(arguments),  # noqa: PLW0108 defined below
     "complete": lambda line: plugins.load("assay.cli.options:complete")(build_cli(), line),
@@ -61,7 +61,7 @@ SERVICES = {
 
 
 def build_cli() -> click.Group:
-    """Build click's commands, for help, mistakes and documents."""
+    """Build click's commands, which are used for help, mistakes and documents."""
     from assay.cli.options import build_root  # loads click
 
     return build_root(GROUP, SERVICES, __version__)
@@ -70,9 +70,9 @@ def build_cli() -> click.Group:
 def main(arguments: Sequence[str] | None = None) -> None:
     _open_streams()
     _handle_signals()
-    gc.set_threshold(50_000, 20, 50)  # modules and tables have few cycles; the search takes a tenth of the time
+    gc.set_threshold(50_000, 20, 50)  # fewer collections: modules and tables have few cycles
     sys.stdout, sys.stderr = guard(sys.stdout), guard(sys.stderr)
-    if not sys.warnoptions:  # about a pattern of the user such as `[[]`, with a line of ours
+    if not sys.warnoptions:  # a pattern of the user, such as `[[]`, would cause a warning about Assay's code
         warnings.simplefilter("ignore", FutureWarning)
     code = run(arguments)
     for stream in (sys.stdout, sys.stderr):
@@ -82,12 +82,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
             silence(stream)
     if sys.argv[1:2] and sys.argv[1] in _EXITS_AT_ONCE:
         os._exit(code)
-    gc.freeze()  # at exit the interpreter would search everything for cycles again
+    gc.freeze()  # without this, the interpreter would search all objects for cycles again at exit
     sys.exit(code)
 
 
 def _open_streams() -> None:
-    """Open standard streams that cron or a service manager has closed: the next open file would get our output."""
+    """Open standard streams that cron or a service manager has closed: the next file to be opened would get output."""
     for fd, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         try:
             os.fstat(fd)
@@ -101,24 +101,24 @@ def _open_streams() -> None:
 
 
 def _handle_signals() -> None:
-    """Let these signals end the command as Ctrl-C does; the loop that supervises runs has its own handlers."""
+    """Let SIGTERM and SIGHUP end a command as Ctrl-C does; the loop that supervises runs sets its own handlers."""
 
     def interrupt(_number: int, frame: FrameType | None) -> None:
         while frame is not None:
             if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
-                _print_error("assay: interrupted")  # an import drops exceptions, or wraps them
+                _print_error("assay: interrupted")  # an exception is not raised: an import may drop or wrap it
                 os._exit(int(ExitCode.INTERRUPTED))
             frame = frame.f_back
         raise KeyboardInterrupt
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:
-            is_hangup = number is signal.SIGHUP  # handled as SIGTERM, for which a server and uploads have own handlers
+            is_hangup = number is signal.SIGHUP  # raised as SIGTERM, for which a server and uploads have handlers
             signal.signal(number, (lambda *_: signal.raise_signal(signal.SIGTERM)) if is_hangup else interrupt)
 
 
 def _print_error(text: str) -> None:
-    """Print to stderr; if it is full or closed, the exit code does not change."""
+    """Print to stderr; if stderr is full or closed, the exit code does not change."""
     try:
         print(text, file=sys.stderr, flush=True)
     except OSError:
@@ -133,21 +133,21 @@ def _explain(error: OSError) -> int | None:
     where = f": {os.fsdecode(error.filename)}" if isinstance(error.filename, str | bytes) else ""
     if error.errno in (errno.EMFILE, errno.ENFILE):
         _print_error(f"assay: {explain_refusal(error)}")
-    elif error.errno in _SYSTEM or isinstance(error, PermissionError):  # of a run of another user
+    elif error.errno in _SYSTEM or isinstance(error, PermissionError):  # for example, a run belongs to another user
         silence(sys.stdout)
         _print_error(f"assay: {error.strerror}{where or ': the output could not be written'}")
-    elif error.errno == errno.ENOENT and error.filename is None:  # of os.getcwd()
+    elif error.errno == errno.ENOENT and error.filename is None:  # raised by os.getcwd()
         _print_error("assay: the current folder has been removed; go to another one: cd")
     else:
         return None
     return int(ExitCode.INTERNAL)
 
 
-_READING = ("ls", "sum", "best", "show", "diff", "index", "logs")  # only read: they may be called again
+_READING = ("ls", "sum", "best", "show", "diff", "index", "logs")  # commands that only read, and may be called again
 
 
 def _call(arguments: list[str]) -> Any:
-    """Call the command; a reading one again if the index was damaged, since the index is empty then."""
+    """Call the command. If the index was damaged, it is empty now, and a command that only reads is called again."""
     call = find_call(arguments, GROUP, SERVICES)
     if call is None:
         from assay.cli.options import call_click  # loads click
@@ -167,7 +167,7 @@ def _only_reads(command: str) -> bool:
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Run a command as `main` does, and return the exit code."""
+    """Run a command as `main` does, and return its exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
         result = _call(words)
@@ -177,10 +177,10 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return int(ExitCode.INTERRUPTED)
     except AssayError as error:
         return _report_refusal(error, words)
-    except SystemExit as leave:  # how click ends when a pipe was closed: `assay ls | head`
+    except SystemExit as leave:  # click exits this way if a pipe was closed: `assay ls | head`
         has_left = type(sys.stdout).__name__.endswith("PacifyFlushWrapper")
         return int(ExitCode.OK) if has_left else _leave(leave.code)
-    except BrokenPipeError:  # the pipe was closed before the last lines were flushed
+    except BrokenPipeError:  # a pipe was closed before the last lines were flushed
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return int(ExitCode.OK)
     except Exception as error:  # noqa: BLE001 there is no caller
@@ -190,7 +190,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 
 def _leave(code: object) -> int:
-    """Return the exit code of `sys.exit(…)`; print another value and return 1."""
+    """Return the exit code for the argument of `sys.exit`; a value that is not an exit code is printed, and gives 1."""
     if code is None or (isinstance(code, int) and abs(code) < 256):
         return int(code or 0)
     _print_error(str(code))
@@ -198,10 +198,10 @@ def _leave(code: object) -> int:
 
 
 def _report_refusal(error: AssayError, words: Sequence[str]) -> int:
-    """Print why the command was refused. If a command only reads, it is an answer that no run matches."""
+    """Print why a command was refused. For a command that only reads, it is not an error that no run matches."""
     if error.finds_nothing and _only_reads(words[0]):
         if any(word.startswith(("--json", "--fields")) for word in words):
-            Console().write_json([] if words[0] in ("ls", "sum") else None)  # the others show one run
+            Console().write_json([] if words[0] in ("ls", "sum") else None)  # other commands show one run
         Console().error(f"0 runs: {error.render()}")
         return int(ExitCode.OK)
     text = "\n".join(error.render().splitlines())
@@ -210,7 +210,7 @@ def _report_refusal(error: AssayError, words: Sequence[str]) -> int:
 
 
 def _report_failure(error: Exception) -> int:
-    """Report a failure of another distribution's plug-in if its code raised the error, else a bug of ours."""
+    """Report a failure of another distribution's plug-in if its code raised the error, else a bug of Assay."""
     import tempfile
     import traceback
 
@@ -224,7 +224,7 @@ def _report_failure(error: Exception) -> int:
     if package != "assay":
         _print_error(f"assay: the plug-in {package} failed: {type(error).__name__}: {error}\n  {place}")
         return int(ExitCode.INTERNAL)
-    # the traceback of a bug goes to a file that can be sent to us, not to the user's terminal
+    # the traceback of a bug is written to a file that users can send, not to their terminal
     text = "".join(traceback.format_exception(error))
     text = f"assay {__version__}, {sys.version}\n{sys.argv}\n\n{text}"
     options: Any = {"prefix": "assay-crash-", "suffix": ".txt", "delete": False, "encoding": "utf-8"}
@@ -232,19 +232,19 @@ def _report_failure(error: Exception) -> int:
         with tempfile.NamedTemporaryFile("w", errors="replace", **options) as file:
             file.write(text)
         details = f"the details are in {file.name}; please send them to us with what you did"
-    except OSError:  # no folder for temporary files, or a full disk
+    except OSError:  # a folder for temporary files is missing, or the disk is full
         details = f"please send us these details with what you did:\n{text}"
     _print_error(f"assay: this is a bug in Assay, not in your file: {type(error).__name__}: {error}\n  {details}")
     return int(ExitCode.INTERNAL)
 
 
 # ---------------------------------------------------------------- commands without click
-# click takes longer to import than most commands run. Only plain words are read here: options by their full names, with
-# valid values. Help, abbreviations, joined short options and mistakes are left to click: messages have one source.
+# click takes longer to import than most commands run. Only plain words are parsed here: options by their full names,
+# with valid values. Click parses help, abbreviations, joined short options and mistakes, and prints all messages.
 
 
 def find_call(words: Sequence[str], group: Group, services: Mapping[str, object]) -> Callable[[], Any] | None:
-    """Return the call for these words; None if click has to parse them."""
+    """Return the call for these words; None if click has to parse the words."""
     if not words or words[0] not in group.commands:
         return None
     found = plugins.load(group.commands[words[0]][0])
@@ -263,7 +263,7 @@ def find_call(words: Sequence[str], group: Group, services: Mapping[str, object]
 
 
 def parse_words(words: Sequence[str], options: Mapping[str, Option]) -> dict[str, Any] | None:
-    """Return the values of options and arguments by field, as click would; None if click has to parse the words."""
+    """Return the values of options and arguments by field, as click does; None if click has to parse the words."""
     fields = {name: field for field, each in options.items() for name in each.names}
     given: dict[str, Any] = {field: [] if each.multiple else each.default for field, each in options.items()}
     seen: set[str] = set()
@@ -294,7 +294,7 @@ def parse_words(words: Sequence[str], options: Mapping[str, Option]) -> dict[str
 
 
 def _take(text: str, field: str, option: Option, given: dict[str, Any], *, dashes: bool) -> bool:
-    """Store the text as the option's value; return False if it may not be valid."""
+    """Store a text as an option's value; return False if the text may be invalid."""
     if not text or (text.startswith("-") and not dashes) or (option.choices and text not in option.choices):
         return False
     value: Any = text

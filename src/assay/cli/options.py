@@ -1,4 +1,4 @@
-"""Build click commands from the declarations of products: a request with options, and a handler."""
+"""Builds click commands from the declarations of products: a request with options, and a handler."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _ELSEWHERE = {
 
 
 def _explain_option(error: click.NoSuchOption, arguments: list[str]) -> click.UsageError:
-    """Name the option that this command has instead; a parameter of the study is written without dashes."""
+    """Return an error that names the option that the command has instead; parameters are written without dashes."""
     if error.ctx is None:
         return error
     known = {name for each in error.ctx.command.params for name in each.opts}
@@ -69,8 +69,8 @@ def _explain_option(error: click.NoSuchOption, arguments: list[str]) -> click.Us
 
 
 def _find_params(word: str) -> set[str]:
-    """Return the parameters of the study file that the word names."""
-    from assay.config.load import load_study  # loads YAML, only after a mistake
+    """Return the names of the parameters if `word` is a study file, else an empty set."""
+    from assay.config.load import load_study  # loads YAML, which is needed only after a mistake
 
     try:
         return {name for sweep in load_study(word).sweeps for name in sweep.axes} if os.path.isfile(word) else set()
@@ -79,8 +79,8 @@ def _find_params(word: str) -> set[str]:
 
 
 class LazyGroup(click.Group):
-    """Loads a command when it is called; the list of commands needs none of them. `services`: objects of other products
-    that commands get, by the names of handlers' parameters. `path`: the words that lead to the group."""
+    """Loads a command when it is called; the list of commands loads none of them. `services`: objects of other products
+    that are passed to handlers by the names of their parameters. `path`: the words that lead to the group."""
 
     def __init__(
         self, name: str, group: Group, services: Mapping[str, object], path: tuple[str, ...] = (), **attributes: Any
@@ -116,7 +116,7 @@ class LazyGroup(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         commands = self._group.commands
-        width = max(map(len, commands))  # one width for all sections
+        width = max(map(len, commands))  # all sections have the same width
         sections: dict[str, list[tuple[str, str]]] = {heading: [] for heading in self._group.sections}
         usual = "Plug-ins" if sections else "Commands"
         for name, (_, text, *heading) in commands.items():
@@ -179,12 +179,12 @@ def _build_type(declared: Option) -> Any:
     low: Any = declared.minimum
     high: Any = declared.maximum
     kind = click.IntRange(low, high) if declared.type is int else click.FloatRange(low, high)
-    kind.name = "integer" if declared.type is int else "number"  # click's own name is "integer range"
+    kind.name = "integer" if declared.type is int else "number"  # replaces click's name, "integer range"
     return kind
 
 
 def complete(root: click.Group, line: str) -> tuple[str, list[tuple[str, str]]]:
-    """Return the last word of the line, and its completions with help; ("", "files") stands for the names of files."""
+    """Return the last word of the line, and its completions with help; ("", "files") means that files are completed."""
     from click.shell_completion import ShellComplete, split_arg_string
 
     words = split_arg_string(line)

@@ -1,1 +1,1 @@
-"""judge: values in, Verdict out; pure."""
+"""Functions that compare values and return a verdict; they read and write no files."""

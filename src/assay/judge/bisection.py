@@ -23,7 +23,7 @@ _REASONS = {"good end": "is the good end good?", "bad end": "is the bad end bad?
 
 @dataclass(frozen=True, slots=True)
 class CommitTrial:
-    """`skip`: the commit cannot be judged (it does not build, it crashes). `open`: the trial decided nothing."""
+    """A trial of a commit. `skip`: it cannot be judged (it does not build, it crashes). `open`: nothing was decided."""
 
     commit: str
     outcome: Outcome
@@ -31,13 +31,13 @@ class CommitTrial:
 
 @dataclass(frozen=True, slots=True)
 class TrialHistory:
-    """`parents` has every commit from good to bad, ancestors first; other parents are ignored."""
+    """The facts of a search. `parents` has all commits from good to bad, ancestors first; other parents are ignored."""
 
     parents: Mapping[str, Sequence[str]]
     good: str
     bad: str
     trials: tuple[CommitTrial, ...] = ()
-    votes: int = 1  # equal results that the last two commits need
+    votes: int = 1  # equal results that the culprit and the good commits before it need
     patience: int = 3  # undecided trials of a commit before it is skipped
 
 
@@ -55,7 +55,7 @@ class NextTry:
 
 @dataclass(frozen=True, slots=True)
 class Culprit:
-    """The result of a search. Commits before the first bad one that cannot be judged are suspects, too."""
+    """The result of a search. Commits directly before the first bad one that cannot be judged are suspects, too."""
 
     suspects: tuple[str, ...]
 
@@ -77,7 +77,7 @@ def next_step(history: TrialHistory) -> Step:
 
 
 def form_opinion(history: TrialHistory, commit: str) -> Opinion:
-    """Return the result of all trials of a commit: the majority of the decided ones."""
+    """Return the result of all trials of a commit: the majority of those that found it good or bad."""
     outcomes = [trial.outcome for trial in history.trials if trial.commit == commit]
     good, bad = outcomes.count("good"), outcomes.count("bad")
     if good != bad:
@@ -103,7 +103,7 @@ def _check_ends(history: TrialHistory) -> Step | None:
 
 
 class _CommitGraph:
-    """Sets of commits as bits of an integer."""
+    """The history as a graph, in which a set of commits is an integer with one bit per commit."""
 
     def __init__(self, parents: Mapping[str, Sequence[str]]) -> None:
         self.order = list(parents)

@@ -1,4 +1,4 @@
-"""Bounds on the metrics of a finished run."""
+"""Checks bounds on the metrics of a finished run."""
 
 from __future__ import annotations
 

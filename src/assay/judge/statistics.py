@@ -1,4 +1,4 @@
-"""The two libraries of the statistics, loaded at their first use, and the error if one is missing."""
+"""Loads the two libraries of the statistics (numpy, scipy) at their first use; raises an error if one is missing."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 
 from assay.errors import MissingExtraError
 
-Array = Any  # numpy.ndarray: the library is loaded inside functions only
+Array = Any  # numpy.ndarray: numpy is imported inside functions only
 
 
 @contextmanager
 def needed_for(what: str) -> Iterator[None]:
-    """Name the feature that needs a missing library in the error."""
+    """Name the feature `what` in the error about a missing library."""
     try:
         yield
     except MissingExtraError as error:
@@ -29,7 +29,7 @@ def load_numpy() -> Any:
 
 
 class _Numpy:
-    """A stand-in for the module: each name is loaded when it is first used."""
+    """A stand-in for the module numpy: each of its names is loaded when it is first used."""
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(load_numpy(), name)
@@ -50,16 +50,16 @@ def _load_special() -> Any:
 
 def t_quantile(freedom: int, tail: float) -> float:
     """Return the value that Student's t exceeds with probability `tail`."""
-    return -float(_load_special().stdtrit(freedom, tail))  # by the lower tail: 1 - tail would lose digits
+    return -float(_load_special().stdtrit(freedom, tail))  # computed from the lower tail: 1 - tail would lose digits
 
 
 def t_tail(freedom: int, value: float) -> float:
-    """Return the probability with which Student's t exceeds this value."""
+    """Return the probability with which Student's t exceeds `value`."""
     return float(_load_special().stdtr(freedom, -value))
 
 
 def normal_quantile(tail: float) -> float:
-    """Return a quantile of the normal distribution, from the standard library."""
+    """Return the value that the standard normal distribution exceeds with probability `tail`."""
     from statistics import NormalDist
 
     return -NormalDist().inv_cdf(tail)

@@ -1,1 +1,1 @@
-"""observe: a run's metrics and its use of the machine, while it runs."""
+"""Reads a run's metrics and its use of the machine while it runs."""

@@ -1,4 +1,4 @@
-"""Metrics as columns, which the readers fill without an object per point."""
+"""Metrics as columns of numbers: readers fill them without creating an object per point."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ NONE = math.nan
 
 
 def parse_number(text: str | bytes) -> float | None:
-    """Parse a number with sign, exponent, nan and inf, but not Python's `1_000`, which no log means as a number."""
+    """Parse a number with sign, exponent, nan and inf, but not Python's `1_000`: in a log, this is not a number."""
     values = parse_numbers((text,))
     return values[0] if values else None
 
 
 def parse_numbers(texts: Sequence[str | bytes]) -> list[float] | None:
-    """Parse all texts at the speed of C; None if one is not a number."""
+    """Parse all texts without a loop in Python; None if a text is not a number."""
     try:
         values = list(map(float, texts))
     except ValueError:
         return None
-    # one search in the joined texts: they are numbers, so they are short, and of one type
+    # the joined texts are searched once for underscores: texts of numbers are short, and have one type
     is_bytes = bool(texts) and isinstance(texts[0], bytes)
     has_underscore = b"_" in b"".join(texts) if is_bytes else "_" in "".join(texts)  # type: ignore[arg-type]
     return None if has_underscore else values

@@ -1,7 +1,7 @@
 """The machine's NVIDIA GPUs, through NVML.
 
-Without a driver, or without the package `nvidia-ml-py`, there are no GPUs: nothing here raises, and `Devices.reason`
-names what is missing. For tests and demonstrations, ASSAY_FAKE_NVML names a JSON file that is read again at every call:
+Without a driver, or without the package `nvidia-ml-py`, there are no GPUs: no method of `Devices` raises, and its
+attribute `Devices.reason` names what is missing. For tests, ASSAY_FAKE_NVML names a JSON file, read at every call:
 
     {"driver": "550.54",
      "gpus": [{"name": "Fake", "uuid": "GPU-0", "memory_bytes": 16000000000, "used_bytes": 0,
@@ -28,10 +28,10 @@ from assay.values.series import GpuReading
 ENV_FAKE = "ASSAY_FAKE_NVML"
 INSTALL_COMMAND = "pip install nvidia-ml-py"
 DEVICE_FOLDER = "/dev"
-_DEVICE_FILE = r"nvidia[0-9]|dxg$|nvhost-gpu"  # a card; Windows' Linux; a Jetson
+_DEVICE_FILE = r"nvidia[0-9]|dxg$|nvhost-gpu"  # device files of cards, of Windows' Linux subsystem, and of a Jetson
 
 _FAKE_MEMORY_BYTES = 16 << 30
-# bits of NVML's clocks-event reasons; idling is not one of these
+# bits of NVML's clocks-event reasons; the bit of an idle GPU is left out
 _THROTTLE_BITS = {
     0x02: "application_clocks",
     0x04: "sw_power_cap",
@@ -48,7 +48,7 @@ T = TypeVar("T")
 
 class GpuProcess(NamedTuple):
     pid: int
-    memory_bytes: int  # 0 if the driver does not report it
+    memory_bytes: int  # memory used; 0 if the driver does not report it
 
 
 class Devices:
@@ -62,7 +62,7 @@ class Devices:
 
     @property
     def warning(self) -> str | None:
-        """Return why a GPU of this machine cannot be used; None also if the machine has none."""
+        """Why a GPU of this machine cannot be used; None if nothing is missing, and if the machine has no GPU."""
         return self.reason if self.reason is not None and is_gpu_visible() else None
 
     def list(self) -> tuple[Gpu, ...]:
@@ -79,7 +79,7 @@ class Devices:
         return self._ask(lambda source: source.processes(index), ())
 
     def read(self, indices: Iterable[int]) -> GpuReading | None:
-        """Return one reading for these GPUs: sums of memory and power, maxima of the rest. None if none can be read."""
+        """Return one reading of these GPUs: sums of memory and power, else maxima. None if no GPU can be read."""
         readings: list[GpuReading | None] = [self._ask(methodcaller("read", index), None) for index in indices]
         found = [reading for reading in readings if reading is not None]
         if not found:
@@ -109,7 +109,7 @@ class Devices:
         return answer
 
     def _open_nvml(self) -> NvmlSource | None:
-        if not is_gpu_visible():  # without a card the driver's library fails slowly
+        if not is_gpu_visible():  # without a card, loading the driver's library fails slowly
             self.reason = f"no GPU is visible in {DEVICE_FOLDER} ({DEVICE_FOLDER}/nvidia0)"
             return None
         try:
@@ -126,7 +126,7 @@ def is_gpu_visible() -> bool:
 
 
 class NvmlSource:
-    """The driver's own library. Values that a GPU does not offer are zero. A call may fail with OSError."""
+    """The GPUs as the driver's library reports them. Values that a GPU does not offer are zero. Calls raise OSError."""
 
     def __init__(self) -> None:
         import pynvml
@@ -202,7 +202,7 @@ def _checked(index: int, count: int) -> int:
 
 
 class FakeSource:
-    """The GPUs of the JSON file described above."""
+    """The GPUs that the JSON file of ASSAY_FAKE_NVML describes; calls raise OSError, ValueError or LookupError."""
 
     def __init__(self, path: str) -> None:
         self._path = path

@@ -1,4 +1,4 @@
-"""Records the machine and the code of a study: once per study, without starting an interpreter."""
+"""Records the machine and the code of a study once, without starting an interpreter."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def load_environment(
     known: Iterable[str] = (),
     complain: Notify = ignore,
 ) -> Environment:
-    """Load the environment. `folder`: the study's code; `command_line`: as typed; `known`: secret values of the study.
-    Neither the command line nor the diff shows a secret."""
+    """Return the environment. `folder`: the study's code; `command_line`: as typed; `known`: the study's secret values.
+    Secrets in the command line and in the diff are hidden."""
     devices = devices if devices is not None else Devices()
     gpus = devices.list()
     driver = devices.driver() if gpus else None
@@ -76,7 +76,7 @@ def load_environment(
 def build_fingerprint(
     *, cpu: str, cpu_count: int, gpus: Iterable[Gpu], driver: str | None, python: str, packages: Mapping[str, str]
 ) -> str:
-    """Return a text that is equal if results are comparable: for the same kind of machine and software."""
+    """Return a hash that is equal on equal hardware and software: results with the same hash are comparable."""
     hardware = [cpu, cpu_count, [(gpu.name, gpu.memory_bytes) for gpu in gpus], driver]
     software = [python.split(".")[:2], sorted(packages.items())]
     text = json.dumps([hardware, software])
@@ -103,24 +103,24 @@ def _load_user() -> str:
 
     try:
         return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:  # a container whose user has no name
+    except KeyError:  # in a container, a user may have no name
         return str(os.getuid())
 
 
 def load_packages(paths: Iterable[str]) -> dict[str, str]:
-    """Return versions of relevant packages by the names of their metadata folders: nothing is opened or imported."""
+    """Return the versions of KEY_PACKAGES from the names of metadata folders: nothing is opened or imported."""
     found: dict[str, str] = {}
     for path in paths:
         for folder in sorted(list_names(path or ".")):
             match = re.fullmatch(_DISTRIBUTION, folder) if folder.endswith("-info") else None
             name = re.sub(r"[-_.]+", "-", match["name"]).lower() if match else ""
             if match and name in KEY_PACKAGES:
-                found.setdefault(name, match["version"])  # the first on the path is imported
+                found.setdefault(name, match["version"])  # Python imports the first one on the path
     return dict(sorted(found.items()))
 
 
 def list_installed(program: str | None) -> list[str]:
-    """List an interpreter's packages with their versions; nothing for another program."""
+    """List the metadata folders of an interpreter's packages, whose names have the versions; empty if not found."""
     found = shutil.which(program) if program else None
     if found is None:
         return []
@@ -129,7 +129,7 @@ def list_installed(program: str | None) -> list[str]:
 
 
 def _load_job_python(search_path: str | None) -> tuple[str | None, dict[str, str]]:
-    """Return the `python` that a job would start and its packages; nothing if it is our own interpreter."""
+    """Return the `python` that a job would start and its packages; None and {} if it is Assay's own interpreter."""
     program = shutil.which("python", path=search_path) or shutil.which("python3", path=search_path)
     if program is None:
         return None, {}
@@ -140,19 +140,19 @@ def _load_job_python(search_path: str | None) -> tuple[str | None, dict[str, str
 
 
 def _site_folders(prefix: str, program: str) -> list[str]:
-    """Return the package folders of an interpreter under this prefix; `program` may name the version."""
+    """Return the package folders of the interpreter `program` under this prefix; its name may contain the version."""
     version = re.search(r"\d\.\d+", program)
     library = os.path.join(prefix, "lib")
     names = [f"python{version[0]}"] if version else sorted(n for n in list_names(library) if n.startswith("python3."))
     folders = [os.path.join(library, name, kind) for name in names for kind in ("site-packages", "dist-packages")]
-    if prefix == "/usr":  # Debian's own interpreter
+    if prefix == "/usr":  # Debian's own interpreter has more folders
         local = [os.path.join("/usr/local/lib", name, "dist-packages") for name in names]
         folders = [*local, *folders, "/usr/lib/python3/dist-packages"]
     return folders
 
 
 def load_git(folder: str | os.PathLike[str], complain: Notify = ignore) -> GitState | None:
-    """Return the state of git; None outside a repository, before its first commit, and without git. Report refusals."""
+    """Return the state of git; None outside a repository, before its first commit, and if git fails (reported)."""
     if find_git_root(os.path.realpath(folder)) is None:
         return None
     status = _git(folder, "status", "--porcelain=v2", "--branch", "-z", "--untracked-files=normal", complain=complain)
@@ -169,7 +169,7 @@ def load_git(folder: str | os.PathLike[str], complain: Notify = ignore) -> GitSt
 
 
 def parse_git_status(text: str) -> GitState | None:
-    """Parse `git status --porcelain=v2 --branch -z`. Dirty: tracked files changed; new files are listed separately."""
+    """Parse the output of `git status --porcelain=v2 --branch -z`. New files do not make the state dirty."""
     headers: dict[str, str] = {}
     untracked: list[str] = []
     is_dirty = False
@@ -179,12 +179,12 @@ def parse_git_status(text: str) -> GitState | None:
             key, _, value = entry[2:].partition(" ")
             headers[key] = value
         elif entry.startswith("? "):
-            # escaped, since a name that is not UTF-8 would make invalid JSON
+            # the name is escaped: one that is not UTF-8 would make invalid JSON
             untracked.append(entry[2:].encode(errors="surrogateescape").decode(errors="backslashreplace"))
         elif entry:
             is_dirty = True
             if entry.startswith("2 "):
-                next(entries, None)  # the old name follows a rename
+                next(entries, None)  # the entry of a rename is followed by the old name
     commit = headers.get("branch.oid", "(initial)")
     if commit == "(initial)":
         return None

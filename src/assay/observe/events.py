@@ -1,9 +1,9 @@
 """TensorBoard event files, read with the standard library alone.
 
-A file is a chain of records: length (8 bytes), its checksum (4), an Event in protobuf encoding, its checksum (4).
-Scalars are `simple_value` (the first API, tensorboardX, torch) or a tensor without dimensions (the second API).
-An incomplete record waits; a record with a wrong checksum is skipped and counted. A damaged length leaves no way to
-find the next record: reading stops there, and the state's `problem` reports it.
+A file is a chain of records: length (8 bytes), checksum of the length (4), an Event in protobuf encoding, checksum of
+the Event (4). Scalars are `simple_value` (first API, tensorboardX, torch) or a tensor without dimensions (second API).
+An incomplete record is read by a later call; a record with a wrong checksum is skipped and counted. After a damaged
+length the next record cannot be found: reading stops there, and the state's `problem` reports it.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ State = dict[str, Any]
 
 _HEADER = struct.Struct("<QI")
 _CHECKSUM = struct.Struct("<I")
-# Scalars take some forty bytes. Images, graphs and histograms are large and have none: a checksum in pure Python of
-# megabytes of them would cost seconds and protect nothing.
+# Only records up to this size are checked. An Event with scalars takes about forty bytes. Images, graphs and histograms
+# are large and contain no scalars: checksums of megabytes in pure Python would cost seconds and protect nothing.
 _CHECKED_BYTES = 1 << 16
-_POLYNOMIAL = 0x82F63B78  # Castagnoli, reflected
+_POLYNOMIAL = 0x82F63B78  # the Castagnoli polynomial, reflected
 
 _EVENT_TIME, _EVENT_STEP, _EVENT_SUMMARY = 1, 2, 5
 _SUMMARY_VALUE = 1
@@ -31,7 +31,7 @@ _TENSOR_TYPE, _TENSOR_SHAPE, _TENSOR_CONTENT = 1, 2, 4
 _SHAPE_DIMENSION, _SHAPE_UNKNOWN = 2, 3
 # TensorFlow's DataType -> format of one element in tensor_content
 _CONTENT = dict(zip((1, 2, 3, 4, 5, 6, 9, 10, 17, 19, 22, 23), "fdiBhbq?HeIQ", strict=True))
-# TensorFlow's DataType -> the field that has the elements otherwise
+# TensorFlow's DataType -> number of the typed field that has the elements if there is no tensor_content
 _FIELDS = {1: 5, 2: 6, 3: 7, 4: 7, 5: 7, 6: 7, 9: 10, 10: 11, 14: 13, 17: 7, 19: 13, 22: 16, 23: 17}
 _FLOATS = (1, 2)
 _HALVES = (14, 19)
@@ -39,7 +39,7 @@ _BFLOAT16 = 14
 
 
 def parse_events_columns(data: bytes, state: State) -> tuple[Columns, int, State]:
-    """Return the scalars after an offset, how many bytes were consumed, and the state for the next call."""
+    """Return the scalars in `data`, how many bytes were consumed, and the state for the next call."""
     state = {key: value for key, value in state.items() if key != "problem"}
     columns: Columns = {}
     offset = 0
@@ -56,12 +56,12 @@ def parse_events_columns(data: bytes, state: State) -> tuple[Columns, int, State
 
 
 def _next_record(data: bytes, offset: int, state: State) -> tuple[int, bytes] | None:
-    """Return the next record's end and content, empty if damaged; None if it is incomplete or cannot be found."""
+    """Return the next record's end and content (empty if damaged); None if it is incomplete or its length damaged."""
     if offset + _HEADER.size > len(data):
         return None
     length, checksum = _HEADER.unpack_from(data, offset)
     if checksum != masked_crc32c(data[offset : offset + 8]):
-        # Reading may succeed later: on some network file systems unwritten bytes read as zeros for a while.
+        # A later read may succeed: on some network file systems unwritten bytes read as zeros for a while.
         state["problem"] = f"the record at byte {offset} of the unread part has a damaged length"
         return None
     start = offset + _HEADER.size
@@ -75,7 +75,7 @@ def _next_record(data: bytes, offset: int, state: State) -> tuple[int, bytes] | 
     return end, content
 
 
-_TABLE = tuple(  # for each byte, eight steps of the division
+_TABLE = tuple(  # the remainder of each byte, after eight steps of the division
     reduce(lambda crc, _: (crc >> 1) ^ (_POLYNOMIAL if crc & 1 else 0), range(8), byte) for byte in range(256)
 )
 
@@ -89,7 +89,7 @@ def crc32c(data: bytes) -> int:
 
 
 def masked_crc32c(data: bytes) -> int:
-    """Return the checksum as in the file: rotated and shifted, so that a checksum of checksums is not degenerate."""
+    """Return the checksum as in a file: rotated and shifted, so that a checksum of checksums is not degenerate."""
     crc = crc32c(data)
     return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
 
@@ -139,7 +139,7 @@ def _decode_scalar_tensor(tensor: bytes) -> float | None:
 
 
 def _unpack(content: bytes, dtype: int) -> float | None:
-    if dtype == _BFLOAT16:  # the upper half of a float
+    if dtype == _BFLOAT16:  # a bfloat16 is the upper half of a float
         content, dtype = b"\0\0" + content, 1
     form = f"<{_CONTENT.get(dtype, '')}"
     if not content or len(content) != struct.calcsize(form):
@@ -148,7 +148,7 @@ def _unpack(content: bytes, dtype: int) -> float | None:
 
 
 def _element(fields: dict[int, int | bytes], dtype: int) -> float | None:
-    """Return an element in its typed field: alone, or packed with a length before it. A missing field means zero."""
+    """Return the element of a typed field, which may be packed after its length. A missing field means zero."""
     if dtype not in _FIELDS:
         return None
     value = fields.get(_FIELDS[dtype], 0)

@@ -1,8 +1,8 @@
 """Extracts metrics from a growing log by the study's patterns.
 
-A line ends with a newline or a carriage return (progress bars). The pattern for `step`, or for `epoch` when nothing
-gives a step, sets the position: it holds for its whole line and for the following lines until the next position.
-Neither is a metric.
+A line ends with a newline or a carriage return (progress bars). The metric `step`, or `epoch` if no pattern gives
+`step`, sets the position: a position holds for its whole line and for the following lines until the next position.
+Neither `step` nor `epoch` becomes a metric.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from assay.system.fast_dataclasses import NamedTuple
 from assay.values.series import GROUPED_NUMBER
 from assay.values.study import Pattern
 
-POSITIONS = ("step", "epoch")  # in this order of precedence
-SCAN_BYTES = 1 << 16  # the matches of one scan should stay in the processor's cache
-# Limits the partial line that is kept. A longer line is cut every so many bytes, so that the points do not depend on
-# the chunks in which the log arrives.
+POSITIONS = ("step", "epoch")  # the metrics that set the position, in order of precedence
+SCAN_BYTES = 1 << 16  # length of one scan: its matches should stay in the processor's cache
+# The longest partial line that is kept. A longer line is cut every LINE_LIMIT_BYTES, so that the points do not depend
+# on the chunks in which the log arrives.
 LINE_LIMIT_BYTES = 1 << 20
 
 
@@ -42,7 +42,7 @@ class _Skip(NamedTuple):
 
 
 class _CompiledPattern:
-    """A pattern as an expression, and the metric of each of its groups."""
+    """A pattern as a regular expression, and the metric of each of its groups."""
 
     def __init__(self, pattern: Pattern) -> None:
         try:
@@ -62,10 +62,10 @@ class _CompiledPattern:
 
 
 class Extractor:
-    """Takes the bytes of a log in chunks of any size: the points are those of the whole log."""
+    """Extracts points from a log, which may be passed in chunks of any size: the points are those of the whole log."""
 
     def __init__(self, patterns: Sequence[Pattern], command: str | None = None) -> None:
-        """`command` leaves out the patterns for other commands' logs; None keeps all."""
+        """`command` leaves out the patterns for other commands' logs; None keeps all patterns."""
         mine = [pattern for pattern in patterns if None in (command, pattern.command) or pattern.command == command]
         self._rules = [_CompiledPattern(pattern) for pattern in mine]
         names = {metric for rule in self._rules for _, metric in rule.groups}
@@ -77,7 +77,7 @@ class Extractor:
 
     @property
     def state(self) -> dict[str, Any]:
-        """Return everything that a new process needs to continue after the last byte; JSON-able."""
+        """What a new process needs to continue after the last byte; JSON-able."""
         skipped = {"skipped": self.skipped, "example": self.example} if self.skipped else {}
         return {"tail": self._tail.decode("latin-1"), "position": self.position, **skipped}
 
@@ -91,7 +91,7 @@ class Extractor:
         return extractor
 
     def feed(self, chunk: bytes) -> Columns:
-        """Return the points of every line that these bytes complete, for each metric in the log's order."""
+        """Return the points of every line that `chunk` completes, for each metric in the log's order."""
         columns: Columns = {}
         data, start = self._tail + chunk if self._tail else chunk, 0
         while (end := _block_end(data, start)) > start:
@@ -102,7 +102,7 @@ class Extractor:
         return columns
 
     def finish(self) -> Columns:
-        """Return the points of a last line without an end."""
+        """Return the points of a last line that has no line end."""
         return self.feed(b"\n") if self._tail else {}
 
     def _scan(self, text: str) -> tuple[list[_Values], list[list[float | None]]]:
@@ -111,7 +111,7 @@ class Extractor:
         found = [values for rule in self._rules for values in rule.scan(text, skips)]
         marks = _merge([values for values in found if values.metric == self.position_metric], skips)
         others = [values for values in found if values.metric not in POSITIONS]
-        # a step holds from the start of its line, or from itself if it is not the first on its line
+        # a step holds from the start of its line, or from its own position if it is not the first step on the line
         reigns: list[float | None] = [self.position, *marks.values]
         self.position = reigns[-1]
         lines = [text.rfind("\n", 0, start) + 1 for start in marks.starts]
@@ -129,7 +129,7 @@ class Extractor:
 def _reigning(reigns: list[float | None], bounds: list[int], starts: list[int]) -> list[float | None]:
     """Return for each start the last step whose bound is not after it; `reigns[0]` is the step before all bounds."""
     if len(starts) == len(bounds) and all(map(le, bounds, starts)) and all(map(lt, starts, bounds[1:])):
-        return reigns[1:]  # one value for each step, as in most logs
+        return reigns[1:]  # the usual log has one value for each step
     return [reigns[bisect_right(bounds, start)] for start in starts]
 
 
@@ -137,14 +137,14 @@ def _name_groups(pattern: Pattern, regex: re.Pattern[str]) -> tuple[tuple[int, s
     if regex.groupindex:  # unnamed groups next to named ones have no metric
         return tuple((group, name) for name, group in regex.groupindex.items())
     if regex.groups <= 1 and not pattern.labels:
-        return ((regex.groups, pattern.metric),)  # without any group, the whole match is the number
+        return ((regex.groups, pattern.metric),)  # a pattern without groups: the whole match is the number
     numbers = range(1, regex.groups + 1)
     labels = pattern.labels if len(pattern.labels) == regex.groups else [str(number - 1) for number in numbers]
     return tuple((number, f"{pattern.metric}.{label}") for number, label in zip(numbers, labels, strict=True))
 
 
 def _read(metric: str, starts: list[int], texts: list[str], skips: list[_Skip]) -> _Values:
-    if not all(texts):  # a group that took no part, or matched nothing, has no value
+    if not all(texts):  # a group that did not take part in the match, or matched no characters, has no value
         kept = [(start, text) for start, text in zip(starts, texts, strict=True) if text]
         starts, texts = [start for start, _ in kept], [text for _, text in kept]
     values = parse_numbers(texts)
@@ -181,7 +181,7 @@ def _block_end(data: bytes, start: int) -> int:
 
 def _add_columns(columns: Columns, found: list[_Values], steps: list[list[float | None]]) -> None:
     metrics = [values.metric for values in found]
-    if len(set(metrics)) < len(metrics):  # several patterns have the same metric: restore the log's order
+    if len(set(metrics)) < len(metrics):  # several patterns have the same metric, so the log's order is restored
         by_metric: dict[str, list[tuple[int, float, float | None]]] = {}
         for values, its_steps in zip(found, steps, strict=True):
             by_metric.setdefault(values.metric, []).extend(zip(values.starts, values.values, its_steps, strict=True))
@@ -195,7 +195,7 @@ def _add_columns(columns: Columns, found: list[_Values], steps: list[list[float 
 
 def _add(columns: Columns, metric: str, steps: list[float | None], values: list[float]) -> None:
     if values:
-        if steps[0] is None:  # some of the following may be None, too
+        if steps[0] is None:  # the first step is unknown, so others may be unknown, too
             steps = [math.nan if step is None else step for step in steps]
         add_column(columns, metric, cast("list[float]", steps), values, [math.nan] * len(values))
 
@@ -212,7 +212,7 @@ _ANCHORS = {r"\b", r"\B"}
 
 
 class LogMatches(NamedTuple):
-    """Matches in order; `bases` are the starts of their lines if the search went line by line."""
+    """Matches in order. `bases`: the starts of their lines in the text if it was searched line by line, else None."""
 
     matches: list[re.Match[str]]
     bases: list[int] | None
@@ -226,7 +226,7 @@ class LogMatches(NamedTuple):
         return [match[group] for match in self.matches]
 
     def whole_texts(self, group: int) -> list[str]:
-        """The texts of a group; where one is a part of a number with commas, that number, which is not read."""
+        """Return the texts of a group; for a part of a number with commas, the whole number, which is not parsed."""
         return [
             find_grouped(match, group) or text
             if text and "." not in text and match.string.startswith(",", match.end(group))
@@ -236,8 +236,8 @@ class LogMatches(NamedTuple):
 
 
 def find_grouped(match: re.Match[str], group: int) -> str | None:
-    """Return the number with commas that the group is one part of, if the expression does not state that the comma
-    separates two numbers: by a group that begins after the comma, or by reading the whole and not without the comma."""
+    """Return the number with commas of which the group matched a part; None if the comma separates two numbers: another
+    group begins after it, or the match includes the whole number and is a different match without the comma."""
     text, start = match.string, match.start(group)
     whole = GROUPED_NUMBER.match(text, start) if match[group] else None
     comma = text.find(",", match.end(group), whole.end()) if whole else -1
@@ -255,7 +255,7 @@ def find_grouped(match: re.Match[str], group: int) -> str | None:
 
 
 class LineRegex:
-    """An expression whose matches never cross lines. Raises `re.error` if it is invalid."""
+    """A regular expression whose matches never cross lines. `__init__` raises `re.error` if it is invalid."""
 
     def __init__(self, regex: str) -> None:
         self.regex = re.compile(regex)
@@ -269,7 +269,7 @@ class LineRegex:
         return LogMatches([match for _, match in pairs], [base for base, _ in pairs])
 
 
-@lru_cache(maxsize=256)  # all runs' logs are read with the same few expressions
+@lru_cache(maxsize=256)  # the logs of all runs are read with the same few expressions
 def _compile_bulk(regex: str) -> re.Pattern[str] | None:
     if None in (pieces := list(_rewrite(regex))):
         return None
@@ -280,15 +280,15 @@ def _compile_bulk(regex: str) -> re.Pattern[str] | None:
 
 
 def _rewrite(regex: str) -> Iterator[str | None]:
-    """Yield the expression so that it matches no newline, in pieces; None if a newline could still match."""
+    """Yield the expression in pieces, changed so that it matches no newline; None if a newline could still match."""
     for token in _TOKEN.findall(regex):
         if token in _WITHOUT_NEWLINE:
             yield _WITHOUT_NEWLINE[token]
         elif token.startswith("[^") and token[-2] != "-":
             yield f"{token[:-1]}\\n]"
-        elif token.startswith("[^"):  # after a dash the newline would end a range
+        elif token.startswith("[^"):  # after a dash, an appended newline would end a range
             yield None if token[2] in "]-" else f"[^\\n{token[2:]}"
-        elif token.startswith("(?"):  # comments and flags change what follows: the search goes line by line
+        elif token.startswith("(?"):  # a comment or flag changes what follows, so that lines are searched one by one
             yield token if token in _PLAIN_OPENINGS else None
         elif token[0] in "[\\\n":
             yield None if _matches_newline(token) else token
@@ -298,7 +298,7 @@ def _rewrite(regex: str) -> Iterator[str | None]:
 
 def _matches_newline(token: str) -> bool:
     if token in _ANCHORS or re.fullmatch(r"\\[1-9][0-9]?", token):
-        return False  # a repeated group repeats a part that matches no newline
+        return False  # a back reference repeats a group, which matches no newline
     try:
         return re.compile(token).match("\n") is not None
     except re.error:

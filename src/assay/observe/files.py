@@ -1,14 +1,14 @@
-"""Metrics from files that scripts write: JSON lines, CSV with a header, and logx's metrics.csv without one.
+"""Reads metrics files that scripts write: JSON lines, CSV with a header, and logx's metrics.csv without a header.
 
-Each reader takes the bytes after an offset and the state that the last call returned, and returns columns, how many
+Each reader takes the bytes after an offset and the state that the previous call returned. It returns columns, how many
 bytes were consumed (whole lines; the rest is passed again) and the new state. The state is JSON-able; its `damaged`
-counts lines that could not be read, `example` shows the first of them; `unread` and `unread_example` do so for values
-that should be numbers. With `final`, a last line without an end is read as well. Points are ordered by metric, then as
-in the file. If the caller puts `texts` into the state, it gets the first step and text of each name whose value is not
-a number; for the step itself under `""`. `empty` gets name and step of each null and empty cell.
+counts lines that could not be read, and `example` is the first such line; `unread` counts values that should be
+numbers, and `unread_example` is the first such value. With `final`, a last line without a line end is read as well.
+Points are ordered by metric, then as in the file. A dict `texts` in the state gets the first step and text of each
+name whose value is not a number, `""` for the step; a list `empty` gets name and step of each null and empty cell.
 
-The step is the given key; else the first of STEP_KEYS that a record has. The time is `time` or `timestamp`: seconds, or
-ISO text. Every other number is a metric; nested objects become dotted names.
+The step is the given key, or else the first of STEP_KEYS in a record. The time is `time` or `timestamp`, in seconds
+or as ISO text. Every other number is a metric; nested objects become dotted names.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ ParsedColumns = tuple[Columns, int, State]
 _NUMBERS = {int, float}
 _TENSOR = re.compile(r"tensor\(\[*([^][,()\s]+)\]*(?:, .*)?\)", re.DOTALL)
 _EXAMPLE_CHARACTERS = 80
-# counters of a state, also in that of a log: the thing that is counted, and the key of its first example
+# key of a counter in a state, also the state of a log → what it counts, and the key of its first example
 UNREAD = {"skipped": ("value", "example"), "unread": ("value", "unread_example"), "damaged": ("line", "example")}
 
 
@@ -51,7 +51,7 @@ def parse_jsonl_columns(data: bytes, state: State, *, step: str | None = None, f
 
 
 def _load_rows(lines: Sequence[bytes]) -> list[dict[str, Any]] | None:
-    """Parse all lines in one call of the parser; None if one of them is not an object."""
+    """Parse all lines in one call of the JSON parser; None if a line is not an object."""
     try:
         rows = json.loads(b"[" + b",".join(lines) + b"]")
     except (ValueError, RecursionError):
@@ -69,7 +69,7 @@ def _load_row(line: bytes, state: State) -> dict[str, Any] | None:
 
 
 def _add_alike(columns: Columns, rows: list[dict[str, Any]], step: str | None) -> bool:
-    """Add records by columns if all have the same keys and only numbers; return False if not."""
+    """Add records column by column and return True; return False if their keys differ or a value is not a number."""
     keys = rows[0].keys()
     if any(row.keys() != keys for row in rows):
         return False
@@ -82,7 +82,7 @@ def _add_alike(columns: Columns, rows: list[dict[str, Any]], step: str | None) -
         found: Columns = {}
         for key, values in by_key.items():
             add_column(found, key, steps, values, times)
-    except OverflowError:  # an integer too large for a float
+    except OverflowError:  # an integer is too large for a float
         return False
     for key, column in found.items():
         add_column(columns, key, *column)
@@ -193,7 +193,7 @@ def _add_csv(columns: Columns, header: list[str], rows: list[list[str]], step: s
 
 
 def is_logx(data: bytes) -> bool:
-    """Return whether this is the beginning of a metrics.csv of logx."""
+    """Return whether `data` is the beginning of a metrics.csv of logx."""
     return data.startswith((b"start,", b"val,"))
 
 
@@ -203,8 +203,8 @@ def parse_logx_columns(data: bytes, state: State, *, final: bool = False, brief:
 
 
 def _parse_uniform_logx(data: bytes, state: State, *, final: bool, brief: bool) -> ParsedColumns | None:
-    """Parse the usual file: perhaps a `start` line, then lines that all have the same metrics. None for other files.
-    One split of the whole text is several times faster than parsing line by line."""
+    """Parse a file with lines that all have the same metrics, perhaps after a `start` line; None for other files.
+    One split of the whole text is several times faster than parsing each line."""
     consumed = len(data) if final else data.rfind(b"\n") + 1
     try:
         text = data[:consumed].replace(b"\r", b"").removesuffix(b"\n").decode("ascii")
@@ -246,7 +246,7 @@ def _split_uniform(text: str, brief: bool) -> Columns | None:
 
 @lru_cache(maxsize=4)
 def _parse_steps(cells: tuple[str, ...]) -> tuple[float, ...] | None:
-    """Parse steps; cached, since runs of one study often have equal ones."""
+    """Parse the cells of the steps. The result is cached: runs of one study often have the same steps."""
     steps = parse_numbers(cells)
     return None if steps is None else tuple(steps)
 
@@ -265,8 +265,8 @@ def _parse_logx_lines(data: bytes, state: State, *, final: bool) -> ParsedColumn
 
 
 def _note_start(line: bytes, row: list[str], state: State) -> None:
-    """Read `start,start/step,0,timestamp,T`: each initialize writes one; the first is the run's start.
-    `start,start/step,0` is that of `initialize(no_timestamp=True)`: the following lines have no times either."""
+    """Read a `start` line, which each `initialize` of logx writes; the first has the start of the run. It is
+    `start,start/step,0,timestamp,T`, or `start,start/step,0` with `no_timestamp=True`: then no line has a time."""
     is_start = row[:1] == ["start"] and len(row) in (3, 5)
     time = parse_number(row[4]) if is_start and len(row) == 5 else None
     if is_start and (time is not None or row[1:] == ["start/step", "0"]):
@@ -296,7 +296,7 @@ def _add_logx_row(columns: Columns, line: bytes, row: list[str], state: State) -
 
 
 def _parse_cell(cell: str) -> float | None:
-    """Parse a number, or a tensor of one: `tensor(0.2000, device='cuda:0')` is how old versions of logx wrote it."""
+    """Parse a number, or a tensor of one number: old versions of logx wrote `tensor(0.2000, device='cuda:0')`."""
     number = parse_number(cell)
     if number is None and (match := _TENSOR.fullmatch(cell)):
         number = parse_number(match[1])
@@ -319,7 +319,7 @@ def _or_none(value: float | None) -> float:
 
 
 def _note_text(state: State, name: str, step: float, text: str) -> None:
-    if parse_number(text) is not None:  # in quotes, or too large for a float
+    if parse_number(text) is not None:  # a number in quotes, or too large for a float
         _count_unread(state, f"{name or 'step'}: {text!r}")
     if text.strip() and "texts" in state:
         state["texts"].setdefault(name, (step, text.strip()[:_EXAMPLE_CHARACTERS]))
@@ -328,7 +328,7 @@ def _note_text(state: State, name: str, step: float, text: str) -> None:
 
 
 def describe_unread(state: Mapping[str, Any]) -> str:
-    """Describe what could not be read; empty if all could."""
+    """Describe what could not be read, with counts; empty if everything was read."""
     counts = [(state[name], *words) for name, words in UNREAD.items() if state.get(name)]
     return "; ".join(f"{count} {what}{'s'[: count - 1]} not read, such as {state[at]}" for count, what, at in counts)
 

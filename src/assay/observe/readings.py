@@ -1,8 +1,8 @@
 """The resources that a run's whole process tree uses.
 
 A process belongs to the run if it descends from the job, is in the job's session, or has the attempt's tag in its
-environment: launchers start new sessions, and orphans lose their parents. Descendants are followed at every sample; all
-processes of the machine are searched for the others only every few seconds.
+environment: launchers start new sessions, and orphans lose their parents. Descendants are followed at every sample;
+members of the session and processes with the tag are searched for among all processes only every few seconds.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ class ProcessTable:
         self._scanned_at: float | None = None
         self._stats: dict[int, ProcessStat] = {}
         self.scans = 0
-        self._tags: dict[tuple[int, int], bytes] = {}  # read once per process, since its environment does not change
+        self._tags: dict[tuple[int, int], bytes] = {}  # (pid, start) → tag; read once: an environment does not change
 
     def refresh(self, now: float) -> None:
-        """Read the processes again if it is time. `now`: the time of any clock, always the same one."""
+        """Read the processes again if the interval has passed since the last scan. `now` is always from one clock."""
         if self._scanned_at is not None and 0 <= now - self._scanned_at < self._interval_s:
             return
         self._scanned_at = now
@@ -62,12 +62,12 @@ class ProcessTable:
 
 
 def load_tag(pid: int) -> bytes:
-    """Return the attempt of a process; empty if it has none, or may not be read."""
+    """Return the attempt's tag in the environment of a process; empty if it has no tag, or may not be read."""
     return processes.load_variable(pid, layout.ENV_ATTEMPT)
 
 
 class TreeSampler:
-    """Follows one run. CPU time and peak never decrease, although processes come and go."""
+    """Samples the resources of one run. CPU time and peak never decrease, although processes start and end."""
 
     def __init__(
         self,
@@ -78,13 +78,13 @@ class TreeSampler:
         table: ProcessTable | None = None,
         ignored: int | None = None,
     ) -> None:
-        """`start` (the kernel's start time of `pid`) detects a reused pid; `ignored` is not a process of the run."""
+        """`start` (the kernel's start time of `pid`) detects a reused pid; the process `ignored` is not of the run."""
         self._root = pid
         self._tag = tag
         self._start = start
         self._ignored = ignored
         self._table = table if table is not None else ProcessTable()
-        self._members: tuple[int, set[int]] = (0, set())  # the number of the scan, and its result
+        self._members: tuple[int, set[int]] = (0, set())  # the number of the last scan, and the members that it found
         self._last: dict[int, ProcessStat] = {}
         self._gone_ticks = 0
         self._cpu_s = 0.0
@@ -118,8 +118,8 @@ class TreeSampler:
         return tuple(self._last)
 
     def _load_root(self) -> int | None:
-        """Return the job's pid, even if it has ended; None if it is unknown, or another process has its number now."""
-        if not self._root:  # a farm's job: 0 would be every process of this machine
+        """Return the job's pid, also of an ended job; None if it is unknown, or another process has this pid now."""
+        if not self._root:  # the job of a farm has no pid here: 0 would match every process of this machine
             return None
         stat = processes.load_stat(self._root)
         if stat is not None and self._start is None:
@@ -127,15 +127,15 @@ class TreeSampler:
         return self._root if stat is None or stat.start == self._start else None
 
     def _is_same(self, stat: ProcessStat) -> bool:
-        """Return whether this is the process that had the pid before."""
+        """Return whether `stat` is of the same process that had this pid before."""
         if stat.pid == self._root:
             return stat.start == self._start
         before = self._last.get(stat.pid)
         return before is None or before.start == stat.start
 
     def _keep_time_of_vanished(self, stats: Mapping[int, ProcessStat]) -> None:
-        """Keep the CPU time of ended processes, unless their parent waited: it has that in `waited_ticks`."""
-        vanished: dict[int, int] = {}  # ticks of ended processes, by the nearest ancestor that still exists, or 0
+        """Keep the CPU time of ended processes, unless their parent waited for them and has it in `waited_ticks`."""
+        vanished: dict[int, int] = {}  # nearest ancestor that still exists, or 0 → ticks of its ended processes
         for pid, stat in self._last.items():
             if pid not in stats:
                 parent = stat.parent
@@ -155,7 +155,7 @@ def render_reading(reading: Reading) -> str:
 
 
 def parse_absence(line: str | bytes) -> str | None:
-    """Return why no readings could be taken: job.sh writes this line instead."""
+    """Parse the line that job.sh writes if no readings can be taken, and return the reason; None for other lines."""
     try:
         return str(json.loads(line)["absent"])
     except (ValueError, TypeError, KeyError, RecursionError):
@@ -171,18 +171,18 @@ def parse_reading(line: str | bytes) -> Reading | None:
 
 
 def main() -> int:
-    """Readings of a run on the host where a farm runs it: `python -m assay child readings WATCHER JOB TAG`. Started by
-    the watcher of `job.sh` in the run's directory, and ended with it. Without arguments it does nothing: by this,
-    job.sh finds out whether Assay is installed for an interpreter."""
+    """Write the readings of a run on the host of a farm: `python -m assay child readings WATCHER JOB TAG`. The watcher
+    of `job.sh` starts this process in the run's directory, and it ends with the watcher. Without arguments it returns
+    0: this is how job.sh finds out whether Assay is installed for an interpreter."""
     if len(sys.argv) == 1:
         return 0
     watcher, job, tag = read_child_words("readings", sys.argv[1:], watcher=int, job=int, tag=str)
     sampler = TreeSampler(job, tag, ignored=os.getpid())
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
     gpus, devices = [int(part) for part in visible if part.strip().isdecimal()], Devices()
-    with suppress(OSError):  # an old kernel, a full disk, or a removed directory
+    with suppress(OSError):  # the kernel may be old, the disk full, or the directory removed
         processes.die_with_parent(watcher)
-        # if it exists, another attempt may have replaced this one
+        # if the file `stop.N` exists, another attempt may have replaced this one
         stop = layout.numbered_name("stop", int(tag.rpartition(".")[2]))
         while os.getppid() == watcher and not os.path.exists(stop):
             reading = sampler.sample(time.time(), devices.read(gpus) if gpus else None)

@@ -1,1 +1,1 @@
-"""record: the run directory, which is the truth, and the index, which is a copy."""
+"""The run directory, which is authoritative, and the index, which is a copy."""

@@ -1,6 +1,6 @@
 """Find the folders of a study that are runs, and those that changed since the index read them.
 
-Every table begins here, so each folder is checked only once and nothing heavy is imported.
+Every table begins with this module, so each folder is checked only once, and nothing heavy is imported.
 """
 
 from __future__ import annotations
@@ -19,35 +19,35 @@ from assay.system.files import list_names, parse_json, read_text
 from assay.values import layout
 from assay.values.state import State
 
-# not a set: hashing a state is slower than three comparisons. A damaged run may be repaired within a file
+# A tuple, because hashing a state is slower than three comparisons. A damaged run may be repaired inside its run.json.
 _CHANGING = (State.QUEUED, State.RUNNING, State.DAMAGED)
-# in directories of other tools: logx appends a line at each event, a tool the state of a command
+# files in directories of other tools: logx appends a line at each event, another tool the state of a command
 _GROWING = (layout.LOGX_METRICS_FILE, layout.STAT_FILE)
-_UNSETTLED_S = 0.05  # a file changed this recently may change again within one tick of its clock
+_UNSETTLED_S = 0.05  # a file that changed this recently may change again within one tick of its clock
 
 
 class FolderChange(NamedTuple):
-    """A run that must be read. `stamp` is the newest time found in it, to be stored with its row."""
+    """A run that must be read. `stamp` is the newest time found in its directory, to be stored with the run's row."""
 
     path: str
     stamp: float
     is_ours: bool
-    known_at: float | None = None  # when the directory in the index was created; None: not in the index
-    names: Sequence[str] | None = None  # its entries; None: it could not be listed
-    files: tuple[str, ...] = ()  # of another tool's directory: files that change without changing their folder
-    is_new: bool = False  # the index does not have it
+    known_at: float | None = None  # when the directory in the index was created; None: the run is not in the index
+    names: Sequence[str] | None = None  # names of its entries; None: the directory could not be listed
+    files: tuple[str, ...] = ()  # files of another tool's directory that change without changing their folder
+    is_new: bool = False  # the index does not have the run
 
 
 class Changes(NamedTuple):
     changed: list[FolderChange]
-    gone: list[str]  # keys
+    gone: list[str]  # keys of runs
 
     def __bool__(self) -> bool:
         return bool(self.changed or self.gone)
 
 
 def find_changes(study_dir: str, study: str, rows: Iterable[RunRow]) -> Changes:
-    """Return the differences from these rows of the index; a finished, unchanged run costs two calls of stat."""
+    """Return the changes since the index stored these rows; for a finished, unchanged run this takes two stat calls."""
     unseen = {row.key: row for row in rows}
     now = time.time()
     suspects: list[tuple[str, RunRow | None]] = []
@@ -63,14 +63,14 @@ def find_changes(study_dir: str, study: str, rows: Iterable[RunRow]) -> Changes:
         if change is not None:
             known_at = row.created_at if row is not None else None
             changed.append(change._replace(known_at=known_at, is_new=row is None))
-        elif row is not None:  # the folder is there, but not the run in it
+        elif row is not None:  # the folder exists, but is not a run any more
             gone.append(row.key)
     return Changes(changed, sorted(gone))
 
 
 @contextmanager
 def _opened(path: str, folder: int | None = None) -> Iterator[int | None]:
-    """Open a folder, in which files are found faster than by full paths; None if it does not exist."""
+    """Open a folder: lookups relative to it are faster than those of full paths. None if it does not exist."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
     except (FileNotFoundError, NotADirectoryError):
@@ -83,12 +83,12 @@ def _opened(path: str, folder: int | None = None) -> Iterator[int | None]:
 
 
 def _is_settled(row: RunRow, path: str, folder: int | None, now: float) -> bool:
-    """Whether a run has finished and not changed since. A stamp in the future does not count: the clock went back."""
+    """Return whether a run is finished and unchanged; False if its stamp is in the future: the clock went back."""
     if row.state in _CHANGING or row.stamp > now:
         return False
     if _modified(path, folder) > row.stamp:
         return False
-    if row.created_at is not None:  # it has a run.json
+    if row.created_at is not None:  # a run with a run.json
         return row.stamp >= _stamp(path, row.attempt, folder)
     for name in row.files:  # noqa: SIM110 a generator for each run takes as long as a stat
         if _modified(f"{path}/{name}", folder) > row.stamp:
@@ -98,7 +98,7 @@ def _is_settled(row: RunRow, path: str, folder: int | None, now: float) -> bool:
 
 def build_change(path: str) -> FolderChange | None:
     """Return the change of a folder's row; None if the folder is not a run."""
-    changed = _modified(path, None)  # before the listing: later files change the folder again
+    changed = _modified(path, None)  # read before the listing: files that are added later change the folder again
     try:
         names: list[str] | None = os.listdir(path)
     except OSError:
@@ -114,10 +114,10 @@ def build_change(path: str) -> FolderChange | None:
 
 
 def _stamp(path: str, attempt: int, folder: int | None) -> float:
-    """Return the newest time of files of our run that change without changing its folder: run.json may be edited or
-    damaged. With `folder` the path is relative to it."""
+    """Return the newest time of files that change without changing the folder of a run: run.json may be edited or
+    damaged, metrics appended. With `folder`, the path is relative to it."""
     changed = _modified(f"{path}/{layout.RUN_FILE}", folder)
-    if attempt == 0:  # no supervisor: a script may still be writing
+    if attempt == 0:  # without a supervisor, a script may still be writing
         with suppress(OSError), _opened(f"{path}/{layout.METRICS_DIR}", folder) as inner:
             names = os.listdir(inner) if inner is not None else ()
             changed = max([changed, *(_modified(name, inner) for name in names)])
@@ -132,7 +132,7 @@ def _modified(path: str, folder: int | None) -> float:
 
 
 def find_folders(study_dir: str) -> Iterator[str]:
-    """Yield the names of the visible folders, unordered, without links to shared results."""
+    """Yield the names of the visible folders, unordered. Links, as to shared results, are left out."""
     try:
         with os.scandir(study_dir) as entries:
             for entry in entries:
@@ -144,12 +144,12 @@ def find_folders(study_dir: str) -> Iterator[str]:
 
 
 def is_run_dir(path: str) -> bool:
-    """Whether a folder is a run, even without run.json: such a run is listed as damaged, not forgotten."""
+    """Return whether a folder is a run, even without run.json: such a run is listed as damaged, not left out."""
     return os.path.exists(f"{path}/{layout.RUN_FILE}") or has_traces(path)
 
 
 def has_traces(path: str, names: Collection[str] | None = None) -> bool:
-    """Whether the folder contains files that only our runs leave."""
+    """Return whether the folder contains files that only runs of Assay have."""
     names = list_names(path) if names is None else names
     if layout.RUN_FILE in names or (layout.JOB_FILE in names and layout.ENVIRONMENT_FILE in names):
         return True
@@ -162,7 +162,7 @@ def is_foreign_dir(path: str) -> bool:
 
 
 def find_run_dirs(study_dir: str) -> Iterator[str]:
-    """Return the directories of our runs in a study, sorted by name."""
+    """Return the directories of the runs of Assay in a study, sorted by name."""
     paths = (os.path.join(study_dir, name) for name in sorted(find_folders(study_dir)))
     return (path for path in paths if is_run_dir(path))
 
@@ -174,8 +174,8 @@ def find_foreign_dirs(study_dir: str) -> Iterator[str]:
 
 
 def load_patterns(run_dir: str) -> list[dict[str, Any]] | None:
-    """Return a run's patterns as in run.json; None if it cannot be read. Tables use this: they need nothing else of it,
-    and loading the modules that read a whole record takes longer than drawing a table."""
+    """Return a run's patterns as in run.json; None if it cannot be read. Tables need nothing else of run.json, and
+    loading the modules that read a whole record takes longer than drawing a table."""
     try:
         found = parse_json(read_text(os.path.join(run_dir, layout.RUN_FILE)))["spec"].get("patterns", [])
         return [each for each in found if isinstance(each, dict)]
@@ -188,7 +188,7 @@ def name_step(units: Collection[str]) -> str:
 
 
 def find_units(run_dir: str) -> set[str]:
-    """Return the units by which a run counts, from its patterns and the files of its script."""
+    """Return the units, such as step, in which a run counts, from its patterns and the files of its script."""
     patterns = load_patterns(run_dir)
     if patterns is None:
         return {"step"}
@@ -203,7 +203,7 @@ _GROUP_NAME = r"\(\?P<(\w+)>"
 
 
 def find_script_units(run_dir: str, metric: str | None = None) -> Iterator[str]:
-    """Yield the units that were passed to `assay.log`: those in the first line of each file, or with this metric."""
+    """Yield the units in files of `assay.log`: those in the first line of each file, or the first with `metric`."""
     import glob
 
     key = b""

@@ -1,6 +1,6 @@
-"""Versioned JSON files: every file of ours is one JSON object with its version under "format".
+"""Versioned JSON files: every file of Assay is one JSON object with its version under "format".
 
-Unknown keys are ignored.
+Unknown keys of a file are ignored.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ Content = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """A kind of file, and the version of it that is written and read."""
+    """A kind of file. `version` is the one that is written; older versions are read, too."""
 
     version: int
     remedy: str  # what a user can do about an unreadable file
 
 
-FORMATS: Mapping[str, Format] = {  # of runs and studies; a product passes its own
+FORMATS: Mapping[str, Format] = {  # the formats of runs and studies; a product passes its own formats
     "run": Format(FORMAT_VERSION, "move the run's directory away and repeat `assay run`: the run is created again"),
     "environment": Format(1, "delete the file: only the run's provenance is lost"),
     "codes": Format(1, "delete the file: runs that have not begun get the current code"),
@@ -39,7 +39,7 @@ FORMATS: Mapping[str, Format] = {  # of runs and studies; a product passes its o
 
 
 def read_versioned(text: str | bytes, kind: str, file: str, formats: Mapping[str, Format] = FORMATS) -> Content:
-    """Return the file's object without the version. `file` is its name in messages."""
+    """Return the JSON object in the text of a file, without the version. `file` is the file's name in messages."""
     known = formats[kind]
     try:
         content = json.loads(text)
@@ -66,12 +66,12 @@ def read_versioned(text: str | bytes, kind: str, file: str, formats: Mapping[str
 
 
 def render_versioned(content: Mapping[str, Any], kind: str, formats: Mapping[str, Format] = FORMATS) -> str:
-    """Render a file in the current version, which comes first."""
+    """Render a file in the current version, which is its first key."""
     return json.dumps(stamp(content, kind, formats)) + "\n"
 
 
 def stamp(content: Mapping[str, Any], kind: str, formats: Mapping[str, Format] = FORMATS) -> Content:
-    """Return the content after the version of this kind of file."""
+    """Return the content with the version of this kind of file as its first key."""
     if VERSION_KEY in content:
         raise ValueError(f"{VERSION_KEY!r} is taken by the version")
     return {VERSION_KEY: formats[kind].version, **content}

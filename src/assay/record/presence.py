@@ -1,11 +1,11 @@
-"""The supervisors of a study, and what dead supervisors have left.
+"""The supervisors of a study, and the files that dead supervisors have left.
 
 Every supervisor holds a shared lock on one file of the study as long as it lives; the kernel releases the lock
-however the supervisor ends. A process that gets the exclusive lock knows that no other needs a temporary file.
+however the supervisor ends. A process that gets the exclusive lock knows that temporary files are not in use.
 
-A lock does not show which supervisor holds it: for `assay stop` each also has a file
-`supervisor.<host>.<pid>.<start>` with the boot id. A killed supervisor leaves this file, so it counts only while such
-a process exists.
+A lock does not show which supervisor holds it: for `assay stop`, each supervisor also has a file
+`supervisor.<host>.<pid>.<start>` with the boot id. A killed supervisor leaves this file, so the file counts only
+while its process exists.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from assay.system.files import TEMPORARY_SUFFIX, list_names, publish
 from assay.system.locks import try_lock
 from assay.values import layout
 
-_registrations: set[str] = set()  # files of this process
+_registrations: set[str] = set()  # paths of the files by which this process is registered
 STALE_S = 60.0  # without locks (some network file systems), files younger than this may be in use
 
 
 @contextlib.contextmanager
 def register(study_dir: str, clock: float | None = None) -> Iterator[None]:
-    """Register as a supervisor of the study. The first one removes what dead ones have left."""
+    """Register as a supervisor of the study. The first supervisor removes what dead supervisors have left."""
     lock = os.path.join(study_dir, layout.STUDY_META_DIR, layout.PRESENCE_FILE)
     fd: int | None = None
-    with contextlib.suppress(OSError):  # a full disk: then nothing is removed
+    with contextlib.suppress(OSError):  # if the disk is full, nothing is removed
         fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
         if fd is not None:
-            if _try_lock(fd):  # exclusive: no other supervisor is on this host
+            if _try_lock(fd):  # an exclusive lock: this host has no other supervisor
                 remove_stale(study_dir, time.time() if clock is None else clock)
                 for path, (host, pid, _) in _find_registrations(study_dir):
-                    if host == processes.host_name() and pid != os.getpid():  # the parent may have registered it
+                    if host == processes.host_name() and pid != os.getpid():  # a parent may register this process
                         _remove(path)
             _try_lock(fd, shared=True)
         with _registered(study_dir):
@@ -50,12 +50,12 @@ def register(study_dir: str, clock: float | None = None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _registered(study_dir: str) -> Iterator[None]:
-    """Register by a file, if it can be written; only the first registration of a process removes it."""
+    """Register by a file, if it can be written; only the first registration in a process removes the file."""
     name = layout.supervisor_name(processes.host_name(), os.getpid(), processes.own_start())
     path = os.path.join(study_dir, layout.STUDY_META_DIR, name)
     is_first = path not in _registrations
     _registrations.add(path)
-    with contextlib.suppress(OSError):  # complete at once: an empty file would count as a dead supervisor's
+    with contextlib.suppress(OSError):  # the file is written at once: an empty one would count as a dead supervisor's
         publish(path, processes.boot_id())
     try:
         yield
@@ -66,14 +66,14 @@ def _registered(study_dir: str) -> Iterator[None]:
 
 
 def announce(study_dir: str, pid: int) -> None:
-    """Register a child before it does so itself, so that the study never appears to be finished."""
+    """Register a child process before it registers itself, so that the study never appears to be finished."""
     name = layout.supervisor_name(processes.host_name(), pid, processes.process_start(pid) or 0)
     with contextlib.suppress(OSError):
         publish(os.path.join(study_dir, layout.STUDY_META_DIR, name), processes.boot_id())
 
 
 class SupervisorRecord(NamedTuple):
-    """A supervisor of a study: an `assay run` or `assay rerun`, perhaps on another host."""
+    """The registration of a supervisor of a study: an `assay run` or `assay rerun`, perhaps on another host."""
 
     host: str
     pid: int
@@ -82,7 +82,7 @@ class SupervisorRecord(NamedTuple):
 
     @property
     def is_alive(self) -> bool:
-        """Whether the supervisor is in the process table; valid only on its own host."""
+        """Whether the supervisor's process exists; valid only on the supervisor's host."""
         return processes.is_alive(self.pid, self.start, self.boot)
 
 
@@ -101,7 +101,7 @@ def _find_registrations(study_dir: str) -> list[tuple[str, tuple[str, int, int]]
 
 
 def _try_lock(fd: int, *, shared: bool = False) -> bool:
-    with contextlib.suppress(OSError):  # a file system without locks
+    with contextlib.suppress(OSError):  # the file system may have no locks
         return try_lock(fd, shared=shared)
     return False
 
@@ -128,7 +128,7 @@ def _find_stale(folder: str, now: float) -> list[str]:
 
 
 def _remove(path: str) -> None:
-    with contextlib.suppress(OSError):  # of another user, or gone: it does no harm
+    with contextlib.suppress(OSError):  # a file of another user, or one that is gone, does no harm
         if os.path.isdir(path) and not os.path.islink(path):
             shutil.rmtree(path, ignore_errors=True)
         else:

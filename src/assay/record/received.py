@@ -1,8 +1,8 @@
 """`received.json`: a run that came from elsewhere, by an upload to `assay serve` or by `assay pull`.
 
-An upload may come from anyone with a token for it: until the owner has adopted it (`assay adopt`), nothing of it is
-executed, and it is not compared with the study's own runs. A pull is made by the owner: its runs are ranked, and
-executed after job.sh and code/ were made again here.
+An upload may come from anyone with a token for uploads: until the user has adopted it (`assay adopt`), nothing of it is
+executed, and it is not compared with the study's own runs. A pull is started by the user: its runs are compared, and
+are executed after job.sh and code/ were made again on this machine.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from assay.values import layout
 from assay.values.plain import parse_strict
 
 _ASIDE = "~received"
-_LONGEST = 230  # bytes of a name, so that the suffix fits
+_LONGEST = 230  # the longest name in bytes, so that the suffix fits
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,23 +36,23 @@ class Received:
 
     @property
     def is_foreign(self) -> bool:
-        """Whether it is an upload that was not adopted: neither executed nor ranked."""
+        """Whether the run is an upload that was not adopted: it is neither executed nor ranked."""
         return self.how == "upload" and self.adopted_at is None
 
     @property
     def needs_code(self) -> bool:
-        """Whether its job.sh and code/ were made elsewhere."""
+        """Whether job.sh and code/ of the run were made elsewhere."""
         return self.adopted_at is None
 
     def build_facts(self) -> dict[str, Any]:
-        """Return the fields for the file, JSON and the index."""
+        """Return the fields for received.json, for JSON output and for the index."""
         facts = {"how": self.how, "from": self.source, "by": self.by, "at": self.at}
         adopted = {"adopted_by": self.adopted_by, "adopted_at": self.adopted_at}
         return facts if self.adopted_at is None else {**facts, **adopted}
 
 
 def load_received(run_dir: str) -> Received | None:
-    """Return how a run came here; None if it was made here. An unreadable file counts as an upload: not executed."""
+    """Return how a run was received; None if it was made here. An unreadable file counts as an upload: not executed."""
     path = os.path.join(run_dir, layout.RECEIVED_FILE)
     try:
         fields = read_versioned(read_text(path), "received", path)
@@ -69,13 +69,13 @@ def load_received_facts(run_dir: str) -> dict[str, Any] | None:
 
 
 def is_foreign(run_dir: str) -> bool:
-    """Whether the run is an upload that was not adopted."""
+    """Return whether the run is an upload that was not adopted."""
     received = load_received(run_dir)
     return received is not None and received.is_foreign
 
 
 def check_executable(run_dir: str) -> None:
-    """Raise FormatError if job.sh and code/ came from elsewhere; every start of an attempt calls this."""
+    """Raise FormatError if job.sh and code/ were made elsewhere. Every start of an attempt calls this function."""
     received = load_received(run_dir)
     if received is not None and received.needs_code:
         name = "/".join(run_dir.split(os.sep)[-2:])
@@ -94,7 +94,7 @@ def describe(received: Received) -> str:
 
 
 def describe_facts(facts: Mapping[str, Any] | None) -> str:
-    """`describe` the facts of the index; empty for a run that was made here."""
+    """Return the text of `describe` from the facts in the index; empty for a run that was made here."""
     if not facts:
         return ""
     given = {name: value for name, value in facts.items() if name != "from"}
@@ -104,16 +104,16 @@ def describe_facts(facts: Mapping[str, Any] | None) -> str:
 def find_user() -> str:
     try:
         return getpass.getuser()
-    except (OSError, KeyError):  # in a container without a name for its user
+    except (OSError, KeyError):  # in a container, the user may have no name
         return f"uid {os.getuid()}"
 
 
 def set_aside(run_dir: str) -> str | None:
-    """Rename an upload that was not adopted, so that our run gets the name; return the new name, None for others."""
+    """Rename an upload that was not adopted, so that a new run gets the name; return its new name, None for others."""
     if not is_foreign(run_dir):
         return None
     try:
-        with locked(run_dir):  # another supervisor may have moved it, and started our run under its name
+        with locked(run_dir):  # another supervisor may have renamed the upload, and started a run under its name
             return _move_aside(run_dir) if is_foreign(run_dir) else None
     except FileNotFoundError:
         return None
@@ -134,7 +134,7 @@ def _move_aside(run_dir: str) -> str:
 
 
 def was_set_aside(run_dir: str) -> bool:
-    """Whether an upload had this name: then the index may have the upload's points under it."""
+    """Return whether an upload had this name: the index may then have the upload's points under this name."""
     return os.path.lexists(_find_aside(run_dir))
 
 

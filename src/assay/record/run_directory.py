@@ -1,4 +1,4 @@
-"""The run directory: written under a temporary name and renamed; later, files are only added.
+"""The run directory: it is written under a temporary name and renamed, and later only files are added to it.
 
 Everything that other processes need to know about an attempt is a file here: its process (`lease.N`), the reason to
 stop it (`stop.N`), the ends of its commands (markers) and the conclusion (`outcome.N`).
@@ -31,7 +31,7 @@ from assay.values.study import CodePolicy, Pattern, Resources
 
 T = TypeVar("T")
 _TIME_NOTE = r"(?m)^[ \t]*(\d+(?:[.,]\d*)?)[ \t]+(\S+)[ \t]+(start|exit)(?=\s|$)"  # a line of job.log
-TAKEN_BACK = "taken back before its end"  # the start of the reason of an attempt that its engine or a fence ended
+TAKEN_BACK = "taken back before its end"  # the beginning of the reason of an attempt that its engine or a fence ended
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,29 +42,29 @@ class RunRecord:
     study: str
     uid: str  # random: distinguishes directories of the same spec
     created_at: float
-    source: str = ""  # the study's file
+    source: str = ""  # path of the study's file
     workdir: str = layout.CODE_DIR
     code_hash: str | None = None
     dialect: str = NATIVE.name
-    set_number: int | None = None  # the call it belongs to, if the dialect counts calls
+    set_number: int | None = None  # number of the call that the run belongs to, if the dialect counts calls
     commit: str | None = None
     overrides: tuple[str, ...] = ()  # NAME=VALUE words of the command line, without their secrets
     settings: tuple[str, ...] = ()  # KEY=VALUE of --set, without their secrets
-    parent: str | None = None  # key of the run that this one repeats with changes (`assay rerun RUN NAME=VALUE`)
-    file_hash: str | None = None  # of the study's file, with a copy in `.assay/files`
-    trial: int | None = None  # of a search: its number
-    search_from: int | None = None  # of a search: the number of its first trial, which `--search new` changes
-    search: Mapping[str, Any] | None = None  # of a search: state that its sampler needs again
-    origin: Mapping[str, Any] | None = None  # of a run of another tool: `tool`, `path`, `id`, `name`, `at`, …
-    earlier_codes: Mapping[str, str] | None = None  # number of a snapshot's last attempt -> hash of the snapshot
+    parent: str | None = None  # key of the run that this run repeats with changes (`assay rerun RUN NAME=VALUE`)
+    file_hash: str | None = None  # hash of the study's file, with a copy in `.assay/files`
+    trial: int | None = None  # number of the trial, if the run is one of a search
+    search_from: int | None = None  # number of the first trial of the run's search, which `--search new` changes
+    search: Mapping[str, Any] | None = None  # state that the sampler of the run's search needs again
+    origin: Mapping[str, Any] | None = None  # source of a run of another tool: `tool`, `path`, `id`, `name`, `at`, …
+    earlier_codes: Mapping[str, str] | None = None  # number of a snapshot's last attempt → hash of the snapshot
 
     @property
     def tool(self) -> str:
-        """The tool that the run was imported from; empty for a run of ours."""
+        """The tool that the run was imported from; empty for a run of Assay."""
         return str(self.origin.get("tool", "")) if self.origin else ""
 
     def find_code(self, attempt: int) -> str | None:
-        """Return the hash of this attempt's snapshot."""
+        """Return the hash of the snapshot that an attempt used."""
         earlier = {int(number): code for number, code in (self.earlier_codes or {}).items() if number.isdecimal()}
         return earlier[min(later)] if (later := [number for number in earlier if number >= attempt]) else self.code_hash
 
@@ -77,7 +77,7 @@ def new_uid() -> str:
 
 
 def write_run_dir(path: str, record: RunRecord, job: str | None, fill: Callable[[str], None] | None = None) -> bool:
-    """Write the directory under a temporary name and rename it; return False if it exists. `job`: job.sh, if any."""
+    """Write a run directory under a temporary name and rename it; return False if it exists. `job`: text of job.sh."""
     meta = os.path.join(os.path.dirname(path), layout.STUDY_META_DIR)
     aside = os.path.join(meta, f"{layout.TEMPORARY_PREFIX}{record.uid}")
     try:
@@ -105,11 +105,11 @@ def _rename_run(aside: str, path: str) -> None:
     except OSError as error:
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST) or set_aside(path) is None:
             raise
-        rename(aside, path)  # an upload had the name and was moved
+        rename(aside, path)  # an upload had the name, and was moved aside
 
 
 def publish_lease(run_dir: str, handle: JobHandle) -> bool:
-    """Claim attempt N; return True for exactly one caller. Raise FormatError for a received run."""
+    """Claim the attempt of `handle`; return True for exactly one caller. Raise FormatError for a received run."""
     check_executable(run_dir)
     target = layout.numbered_path(run_dir, "lease", handle.attempt)
     return publish(target, json.dumps(asdict(handle)))
@@ -118,7 +118,7 @@ def publish_lease(run_dir: str, handle: JobHandle) -> bool:
 def write_stop(run_dir: str, attempt: int, stop: Stop) -> bool:
     """Record that an attempt is stopped on purpose, before it is stopped."""
     is_first = publish(layout.numbered_path(run_dir, "stop", attempt), json.dumps(asdict(stop)))
-    if stop.kind == "fence":  # a copy replaces the log: what job.sh adds, which has the old file open, is not read
+    if stop.kind == "fence":  # a copy replaces the log: job.sh has the old file open, so its later lines are lost
         log = os.path.join(run_dir, layout.JOB_LOG)
         with suppress(OSError):
             write_atomic(log, read_text(log))
@@ -126,7 +126,7 @@ def write_stop(run_dir: str, attempt: int, stop: Stop) -> bool:
 
 
 def write_outcome(run_dir: str, outcome: Outcome) -> bool:
-    """Keep the first outcome of an attempt, unless a power cut has emptied its file; return whether it is this one."""
+    """Write the outcome of an attempt, unless a readable one was written before; return whether it was written."""
     target, text = layout.numbered_path(run_dir, "outcome", outcome.attempt), json.dumps(asdict(outcome))
     if publish(target, text):
         return True
@@ -137,9 +137,9 @@ def write_outcome(run_dir: str, outcome: Outcome) -> bool:
 
 
 def merge_codes(path: str, planned: Mapping[str, str], *, replace: bool) -> dict[str, str]:
-    """Return the code of each planned run (run id → hash). The first value is kept, unless `replace`."""
+    """Return the code of each planned run (run id → hash). The recorded hash is kept, unless `replace`."""
     with locked(os.path.dirname(path)):
-        # runs of a damaged entry get the current code
+        # runs whose entry is damaged get the current code
         known = {key: code for key, code in _load_mapping(path, "codes").items() if isinstance(code, str)}
         merged = {**known, **planned} if replace else {**planned, **known}
         if merged != known:
@@ -148,8 +148,8 @@ def merge_codes(path: str, planned: Mapping[str, str], *, replace: bool) -> dict
 
 
 def write_plan(study_dir: str, runs: Mapping[str, str], key: Sequence[str] = ()) -> None:
-    """Write the runs of a call (name → id) before the first directory is made: the plan stays if the call is killed.
-    `key`: overrides and all else by which calls have different runs, and so a file of their own."""
+    """Write the runs of a call (name → id) before its first directory is made: the plan remains if the call is killed.
+    `key`: overrides and other options by which calls differ in their runs; each key has its own file."""
     write_atomic(_plan_path(study_dir, key), json.dumps(stamp({"runs": dict(runs)}, "plan")), repair=True)
 
 
@@ -168,7 +168,7 @@ def _plan_path(study_dir: str, key: Sequence[str]) -> str:
 
 
 def load_planned(study_dir: str) -> dict[str, str]:
-    """Return planned runs without a directory, name → id, in the order of the plans."""
+    """Return the planned runs without a directory as name → id, in the order of the plans."""
     folder = os.path.join(study_dir, layout.STUDY_META_DIR)
     found: dict[str, Any] = {}
     plans = sorted(filter(layout.is_plan_name, list_names(folder)))
@@ -179,19 +179,19 @@ def load_planned(study_dir: str) -> dict[str, str]:
 
 
 def find_passes(study_dir: str) -> list[str]:
-    """Return the files of every --force that is not complete."""
+    """Return the files of all calls with --force that are not complete."""
     folder = os.path.join(study_dir, layout.STUDY_META_DIR)
     return sorted(os.path.join(folder, name) for name in list_names(folder) if layout.is_pass_name(name))
 
 
 def load_pass(path: str) -> dict[str, int]:
-    """Return name → last attempt before a --force began; runs of a damaged file are repeated."""
+    """Return run name → last attempt before a --force began. A damaged file is read as empty: all its runs repeat."""
     runs = _load_mapping(path, "runs")
     return {name: number for name, number in runs.items() if type(number) is int and number >= 0}
 
 
 def join_pass(path: str, last: Mapping[str, int]) -> dict[str, int]:
-    """Begin a --force, or continue an interrupted one; `last` is the newest attempt of each run now."""
+    """Begin a --force, or continue an interrupted one; `last`: run name → its newest attempt at this time."""
     with locked(os.path.dirname(path)):
         known = load_pass(path)
         mine = {name: min(known.get(name, number), number) for name, number in last.items()}
@@ -201,7 +201,7 @@ def join_pass(path: str, last: Mapping[str, int]) -> dict[str, int]:
 
 
 def leave_pass(path: str, last: Mapping[str, int]) -> None:
-    """Remove these finished runs from a --force, unless one of them has not been repeated."""
+    """Remove the finished runs `last` from a --force, unless one of them has not been repeated."""
     with locked(os.path.dirname(path)):
         known = load_pass(path)
         if any(last[name] <= number for name, number in known.items() if name in last):
@@ -251,7 +251,7 @@ def load_environment(run_dir: str) -> dict[str, Any] | None:
 
 
 def leaves_root(run_dir: str, name: str) -> bool:
-    """Whether a file of the run is a link that leads out of the root: it must not be shown to others."""
+    """Return whether a file of the run is a link that leads out of the root: its content must not be published."""
     path = os.path.join(run_dir, name)
     if not os.path.islink(path):
         return False
@@ -263,7 +263,7 @@ def leaves_root(run_dir: str, name: str) -> bool:
 
 
 def offer_code(run_dir: str, code_hash: str, build: Callable[[str], None]) -> None:
-    """Put newer code next to code/, complete under its final name; `take_code` makes it code/."""
+    """Put newer code next to code/, complete and under a name of its own; `take_code` renames it to code/."""
     meta = os.path.join(os.path.dirname(run_dir), layout.STUDY_META_DIR)
     aside = os.path.join(meta, f"{layout.TEMPORARY_PREFIX}{new_uid()}")
     try:
@@ -275,9 +275,9 @@ def offer_code(run_dir: str, code_hash: str, build: Callable[[str], None]) -> No
 
 
 def take_code(run_dir: str, attempt: int, commit: str | None = None) -> RunRecord | None:
-    """Make waiting code code/ and keep the old one as code.<attempt>, its last attempt. None: nothing waits. Another
-    call completes a killed one, as the waiting name is removed last. Only the holder of the lease of an attempt that
-    has not begun may call this."""
+    """Rename waiting code to code/, and the old code/ to code.<attempt>, its last attempt. None: no code waits. If a
+    call is killed, another one completes it, as the waiting name is removed last. Only the holder of the lease of an
+    attempt that has not begun may call this."""
     waiting = next((name for name in os.listdir(run_dir) if name.startswith(layout.NEXT_CODE_PREFIX)), None)
     if waiting is None:
         return None
@@ -291,7 +291,7 @@ def take_code(run_dir: str, attempt: int, commit: str | None = None) -> RunRecor
         write_atomic(os.path.join(run_dir, layout.RUN_FILE), render_record(record), repair=True)
     code = os.path.join(run_dir, layout.CODE_DIR)
     if os.path.lexists(code) and not attempt:
-        shutil.rmtree(code)  # no attempt used it
+        shutil.rmtree(code)  # no attempt used this code
     elif os.path.lexists(code):
         kept = f"{code}.{attempt}"  # code that a run used is never overwritten
         rename(code, kept if not os.path.lexists(kept) else f"{kept}-{os.urandom(3).hex()}")
@@ -338,7 +338,7 @@ _DEFAULT_CODE = CodePolicy()
 def parse_record(text: str, file: str) -> RunRecord:
     fields = read_versioned(text, "run", file)
     try:
-        spec = fields.get("spec") or {  # of a script that was started by hand
+        spec = fields.get("spec") or {  # a script that was started by hand has no spec
             "id": fields.get("id", ""),
             "name": fields["name"],
             "params": fields.get("params", {}),
@@ -352,7 +352,7 @@ def parse_record(text: str, file: str) -> RunRecord:
     except WrongTypeError as error:
         raise build_damage(file, str(error), FORMATS["run"]) from error
     except (ValueError, TypeError, AttributeError, IndexError, RecursionError) as error:
-        # Python's own message means nothing to a user who edited the file
+        # Python's message would not help a user who edited the file
         raise build_damage(file, "its content does not have the form of a run's record", FORMATS["run"]) from error
     return record
 
@@ -365,7 +365,7 @@ def parse_spec(fields: Mapping[str, Any]) -> RunSpec:
 
 
 def _drop_defaults(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Remove values that stand for a default, and fields that never come from a file."""
+    """Remove values that stand for a default, and fields that are never read from a file."""
     return {
         name: value
         for name, value in fields.items()
@@ -374,13 +374,13 @@ def _drop_defaults(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_log_names(spec: RunSpec) -> None:
-    """Raise ValueError if a template contains anything but our own fields."""
+    """Raise ValueError if a template contains fields that Assay does not fill in."""
     for template in (spec.log_name, spec.other_log_name):
         layout.log_name(template, "", 1, "")
 
 
 def _check_uid(uid: str) -> None:
-    """Raise an error for an invalid uid: it becomes a part of paths, here and on other hosts."""
+    """Raise an error for an invalid uid: it becomes a part of paths, on this host and on others."""
     if not re.fullmatch(r"[\w-]*", uid):
         raise WrongTypeError(f"uid is {uid!r:.80}, which Assay does not make")
 
@@ -397,7 +397,7 @@ def load_record(run_dir: str, file: str = "") -> RunRecord:
 
 
 def load_overrides(run_dir: str) -> tuple[str, ...]:
-    """Load only the overrides, for lists of thousands of runs, most of which have none."""
+    """Load only the overrides of a run, for lists of thousands of runs, most of which have no overrides."""
     if '"overrides": ["' not in try_text(os.path.join(run_dir, layout.RUN_FILE)):
         return ()
     record = try_record(run_dir)
@@ -424,7 +424,7 @@ def find_damage(run_dir: str) -> str | None:
 
 
 def load_job_field(run_dir: str, name: str) -> str | None:
-    """Return what job.sh exports under this name, as `ASSAY_RUN_ID=…`, for a run whose run.json is lost."""
+    """Return the value that job.sh exports as `name`, such as ASSAY_RUN_ID, for a run whose run.json is lost."""
     found = re.search(rf"\b{name}=([\w-]+)", try_text(os.path.join(run_dir, layout.JOB_FILE)))
     return found[1] if found else None
 
@@ -443,18 +443,18 @@ class Attempt:
     codes: Mapping[str, int] = field(default_factory=dict)
     timeouts: frozenset[str] = frozenset()
     contradictory: frozenset[str] = frozenset()  # commands with markers of several exit codes
-    ended_at: float | None = None  # time of its last marker, if the attempt was not concluded
-    is_warned: bool = False  # its farm warned of a time limit, or ended it at the limit
+    ended_at: float | None = None  # time of the last marker, if the attempt has no outcome
+    is_warned: bool = False  # the farm warned of a time limit, or ended the attempt at the limit
     late: frozenset[str] = frozenset()  # commands that ended after the warning, with any exit code
 
     @property
     def is_fenced(self) -> bool:
-        """Whether it was given up for its successor: its later results do not count."""
+        """Whether the attempt was given up for its successor: its later results do not count."""
         return self.stop is not None and self.stop.kind == "fence"
 
     @property
     def skips(self) -> set[str] | None:
-        """The commands that it left out; None if unknown."""
+        """The commands that the attempt left out; None if unknown."""
         if self.handle is None or self.handle.skips is None:
             return None
         return set(filter(None, self.handle.skips.split(":")))
@@ -472,15 +472,15 @@ class History:
 
     @property
     def state(self) -> State:
-        """The state by the files alone, without checking whether a process is alive."""
+        """The state that the files alone show, without checking whether a process is alive."""
         last = self.last
         if last is None:
             return State.QUEUED
         return last.outcome.state if last.outcome else State.RUNNING
 
     def finished_commands(self) -> set[str]:
-        """Return the commands that succeeded in the newest attempt that ran them: they need not run again. A command
-        whose repeat by --force was interrupted is not finished, whatever earlier attempts achieved."""
+        """Return the commands that succeeded in the newest attempt that ran them: they are not repeated. A command
+        whose repeat by --force was interrupted is not finished, even if it succeeded in an earlier attempt."""
         finished: set[str] = set()
         for attempt in self.attempts:
             skips = attempt.skips
@@ -500,7 +500,7 @@ def load_history(run_dir: str, names: list[str] | None = None) -> History:
             known = codes.setdefault(marker[1], {})
             if known.get(marker[0], marker[2]) != marker[2]:
                 contradictory.setdefault(marker[1], set()).add(marker[0])
-            known[marker[0]] = max(known.get(marker[0], 0), marker[2])  # of contradictory codes never the 0
+            known[marker[0]] = max(known.get(marker[0], 0), marker[2])  # of contradictory codes, 0 is never used
         elif (item := layout.parse_numbered(name)) is not None:
             numbered.setdefault(item[1], set()).add(item[0])
         elif (late := layout.parse_timeout_marker(name)) is not None:
@@ -534,7 +534,7 @@ def _load_attempt(run_dir: str, number: int, kinds: set[str], codes: dict[str, i
     if status is not None and not codes:
         codes = {layout.SCRIPT: status}
     if stop is not None and stop.kind == "fence" and outcome is not None:
-        codes = dict(outcome.codes)  # later markers do not count
+        codes = dict(outcome.codes)  # markers that were written after the outcome do not count
     return Attempt(
         number=number,
         handle=lease if has_lease else _load_token(run_dir, number),
@@ -549,7 +549,7 @@ def _load_attempt(run_dir: str, number: int, kinds: set[str], codes: dict[str, i
 
 
 def _find_late(run_dir: str, number: int, codes: Mapping[str, int]) -> frozenset[str]:
-    """Return the commands that ended after the warning of a time limit: exit code 0 may mean that one only saved."""
+    """Return the commands that ended after the warning of a time limit: with exit code 0, they may only have saved."""
     try:
         warned_at = os.stat(layout.numbered_path(run_dir, "warned", number)).st_mtime
         ends = {name: _find_end(run_dir, number, {name: code}) for name, code in codes.items()}
@@ -559,7 +559,7 @@ def _find_late(run_dir: str, number: int, codes: Mapping[str, int]) -> frozenset
 
 
 def _forget_processes(handle: JobHandle | None) -> JobHandle | None:
-    """Keep the times and the host of an upload's handle, and remove everything that names a process or a job."""
+    """Remove everything that names a process or a job from an upload's handle; keep its times and host."""
     if handle is None:
         return None
     return replace(
@@ -568,7 +568,7 @@ def _forget_processes(handle: JobHandle | None) -> JobHandle | None:
 
 
 def _doubt(attempt: Attempt, contradictory: set[str] | None) -> Attempt:
-    """Never accept contradictory markers as success, whatever was concluded before."""
+    """Change the state DONE of an attempt with contradictory markers to FAILED, whatever was concluded before."""
     if not contradictory:
         return attempt
     attempt = replace(attempt, contradictory=frozenset(contradictory))
@@ -590,12 +590,12 @@ def _load_status(run_dir: str, number: int) -> int | None:
 
 
 def find_commands(spec: RunSpec) -> tuple[str, ...]:
-    """Return the commands that decide about a run; for a run that a script opened, the script itself."""
+    """Return the commands that decide about a run; if a script opened the run, the script itself."""
     return tuple(command.name for command in spec.commands) or (layout.SCRIPT,)
 
 
 def _find_end(run_dir: str, number: int, codes: Mapping[str, int]) -> float | None:
-    """Return when the last command ended, by its marker."""
+    """Return when the last of the commands in `codes` ended, by the times of its markers."""
     times = []
     names = [layout.exit_marker_name(name, number, code) for name, code in codes.items()]
     for name in [*names, layout.numbered_name("end", number)] if layout.SCRIPT in codes else names:
@@ -605,7 +605,7 @@ def _find_end(run_dir: str, number: int, codes: Mapping[str, int]) -> float | No
 
 
 def _load_json(path: str) -> dict[str, Any] | None:
-    """Return the file's object; None if it is gone, empty or damaged, which after a power cut means a dead attempt."""
+    """Return the JSON object in a file; None if it is missing, empty or damaged, as after a power cut."""
     try:
         fields = json.loads(read_text(path))
     except (OSError, ValueError, RecursionError):
@@ -614,7 +614,7 @@ def _load_json(path: str) -> dict[str, Any] | None:
 
 
 def _load_mapping(path: str, name: str) -> dict[str, Any]:
-    """Return the file's mapping of this name; empty if the file is gone or damaged."""
+    """Return the mapping under `name` in a file; empty if the file is missing or damaged."""
     found = (_load_json(path) or {}).get(name)
     return found if isinstance(found, dict) else {}
 
@@ -628,17 +628,17 @@ def _load_value(kind: type[T], path: str) -> T | None:
 
 
 def _load_token(run_dir: str, attempt: int) -> JobHandle | None:
-    """Return the handle of an attempt that was started by hand; its token contains `host pid start boot time`."""
+    """Return the handle of an attempt without a lease, from its token `host pid start boot time`; None if damaged."""
     try:
         host, pid, start, boot, stamp = read_text(layout.numbered_path(run_dir, "token", attempt)).split()
         handle = JobHandle("local", pid, host, int(pid), int(start), boot, None, attempt, float(stamp), skips="")
-        return parse_strict(JobHandle, asdict(handle))  # its numbers may be out of range
+        return parse_strict(JobHandle, asdict(handle))  # the numbers in a token may be out of range
     except (OSError, ValueError, TypeError):
         return None
 
 
 def load_checkpoint(run_dir: str, attempt: int) -> str:
-    """Return the checkpoint that an attempt began with; empty if there is none."""
+    """Return the checkpoint that an attempt began with; empty if it began without a checkpoint."""
     handle = _load_value(JobHandle, layout.numbered_path(run_dir, "lease", attempt))
     return handle.begins.checkpoint if handle and handle.begins else ""
 
@@ -660,8 +660,8 @@ def load_times(run_dir: str) -> dict[str, tuple[float, float | None]]:
 
 
 def find_begin(run_dir: str, handle: JobHandle) -> float | None:
-    """Return when a job began, by the clock of its lease; None if its farm has not started it. The job waited from its
-    lease to its token: the file system dates both."""
+    """Return when a job began, by the clock of its lease; None if its farm has not started it. On a farm the job waited
+    from its lease to its token: the file system dates both."""
     if handle.executor == "local":
         return handle.started_at
     try:
@@ -673,8 +673,8 @@ def find_begin(run_dir: str, handle: JobHandle) -> float | None:
 
 
 def find_span(run_dir: str, handle: JobHandle, codes: Mapping[str, int], seen_at: float) -> tuple[float, float]:
-    """Return when an ended job began and ended, by the same clock; `seen_at`: when its end was found. On a farm its
-    duration is that of its node's clock, in job.log: clocks of two machines are never compared."""
+    """Return when an ended job began and ended, by one clock; `seen_at`: when the end was noticed. On a farm, the
+    duration is measured by the node's clock, in job.log: times of two machines are never compared."""
     begun_at = find_begin(run_dir, handle) or handle.started_at
     if handle.executor == "local":
         return begun_at, seen_at
@@ -688,7 +688,7 @@ def find_span(run_dir: str, handle: JobHandle, codes: Mapping[str, int], seen_at
 
 
 def conclude(attempt: Attempt, commands: tuple[str, ...], finished_before: set[str]) -> State | None:
-    """Return the state that an attempt's markers show; None if it ended without any."""
+    """Return the state that the markers of an attempt show; None if it ended before all markers were written."""
     bad = [name for name, code in attempt.codes.items() if code != 0]
     if bad:
         return State.TIMEOUT if bad[0] in attempt.timeouts else State.FAILED

@@ -1,6 +1,6 @@
-"""Tags and notes that people write about a run or a study, in `tags.json` of its directory.
+"""Tags and notes that people give to a run or a study, in `tags.json` of its directory.
 
-A file of this name that is not ours (a script may write one) is left alone: it has no tags, and none can be added.
+A `tags.json` that another program wrote (a script may write one) has no tags, and is not changed: adding tags fails.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from assay.system.files import parse_json, read_text, write_atomic
 from assay.system.locks import locked
 from assay.values import layout
 
-MOST_CHARACTERS = 100  # of a tag
+MOST_CHARACTERS = 100  # the longest tag
 
 
 class Note(NamedTuple):
@@ -24,9 +24,9 @@ class Note(NamedTuple):
 
 
 class Marks(NamedTuple):
-    """The tags and notes of a run or a study. `problem`: why its file could not be read."""
+    """The tags and notes of a run or a study. `problem`: why their file could not be read."""
 
-    tags: tuple[str, ...] = ()  # without duplicates, in the order of input
+    tags: tuple[str, ...] = ()  # tags without duplicates, in the order in which they were added
     notes: tuple[Note, ...] = ()
     problem: str = ""
 
@@ -55,7 +55,7 @@ def find_tags_file(folder: str, *, of_study: bool = False) -> str:
 
 
 def load_marks(path: str) -> Marks:
-    """Load a `tags.json`; nothing if it does not exist, or another program wrote it."""
+    """Load a `tags.json`; return no marks if it does not exist, or another program wrote it."""
     try:
         text = read_text(path)
     except OSError as error:
@@ -84,7 +84,7 @@ def _parse_text(value: Any) -> str:
 
 
 def _is_ours(text: str) -> bool:
-    """Whether Assay wrote the file. A file that is not JSON at all may be ours, torn by a power cut."""
+    """Return whether Assay wrote the file. A file that is not JSON may be one of Assay that a power cut damaged."""
     try:
         content = parse_json(text)
     except ValueError:
@@ -105,7 +105,7 @@ def change_marks(path: str, change: MarksChange) -> Marks:
     try:
         os.makedirs(folder, exist_ok=True)
         with locked(folder):
-            try:  # a file that is not ours is refused, as its writer may need it
+            try:  # a file of another program is refused, as that program may need it
                 known = _parse_marks(read_text(path), path)
             except FileNotFoundError:
                 known = NO_MARKS

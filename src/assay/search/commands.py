@@ -1,4 +1,4 @@
-"""`assay importance`, and `assay run --search`."""
+"""The command `assay importance`, and the option `assay run --search`."""
 
 from __future__ import annotations
 

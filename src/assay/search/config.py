@@ -1,4 +1,4 @@
-"""`search` and `stop` of a native file → Search, and rules that end runs early."""
+"""Reads `search` and `stop` of a native study file: a Search, and the rules that end runs early."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def read_stop(fields: Fields, top: Mapping[str, Item], _sweeps: object) -> tuple
 
 
 class _SearchReader(Fields):
-    _patterns: tuple[str, ...] = ()  # names that the file gives to metrics
+    _patterns: tuple[str, ...] = ()  # metrics that the study file names
 
     def search(self, top: Mapping[str, Item], sweeps: tuple[Sweep, ...]) -> Search | None:
         if "metrics" in top and top["metrics"].node.kind == "mapping":
@@ -127,7 +127,7 @@ class _SearchReader(Fields):
         return self._build_objective(name, direction, key, node.position) if name else None
 
     def _build_objective(self, name: str, node: Node | None, key: str, position: Position | None) -> Objective | None:
-        """Build an objective. Without a direction the metric's name decides, if it is a well-known one."""
+        """Build an objective. Without a direction, a well-known metric's name decides; other names are a problem."""
         direction = self.one_of(node, key, _DIRECTIONS) if node else find_direction(name)
         if direction is None:
             if node is None:
@@ -139,7 +139,7 @@ class _SearchReader(Fields):
 
 class _StopReader(Fields):
     def rules(self, node: Node) -> tuple[StopRule, ...]:
-        """Build the rules from one mapping or a list of them."""
+        """Build the rules from one mapping or a list of mappings."""
         named = [(node, "stop")]
         if node.kind == "sequence":
             elements = self.elements(node, "stop", "a rule, or a list of rules")
@@ -169,7 +169,7 @@ class _StopReader(Fields):
         return StopRule(cast("Any", kind), metric, direction, position=node.position, **values)
 
     def _direction(self, metric: str, entries: Mapping[str, Item], key: str, *, is_needed: bool) -> str:
-        """Return the direction. Without a key a well-known metric's name decides: a wrong guess would end the best."""
+        """Return the direction. Without the key, only a well-known name decides: a wrong guess would end good runs."""
         found: str | None = find_direction(metric)
         if "direction" not in entries and found is None and is_needed:
             self.problems.add(_UNKNOWN.format(metric), join_key(key, "metric"), entries["metric"].position, _DIRECT)
@@ -203,7 +203,7 @@ class _StopReader(Fields):
         return {**found, **({} if runs is None else {"runs": runs})}
 
     def _above(self, entries: Mapping[str, Item], name: str, key: str, least: float, default: Any) -> Any:
-        """Return a finite number above `least`."""
+        """Return a finite number above `least`; report another number, and return the default."""
         found = self.child(entries, name, key, self.number, None)
         if found is None or least < found < math.inf:
             return default if found is None else found

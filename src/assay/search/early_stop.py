@@ -1,8 +1,8 @@
-"""`stop:` while a study runs: its rules are applied to every run that has recorded new points.
+"""Applies the rules of `stop:` while a study runs, to every run that has recorded new points.
 
-Each rung of a run is judged once, with the points that the study's runs have recorded there at that time. Later points
-of other runs do not end a run that has passed. If a run is taken over from a supervisor that has died, that one has
-judged its rungs, so the run is judged from its next rung on.
+Each rung of a run is judged once, with the points that the study's runs have recorded there at that time. Points that
+other runs record later do not end a run that has passed. If a run is taken over from a supervisor that has died, its
+earlier rungs count as judged by that supervisor, so the run is judged from its next rung on.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from assay.system.fast_dataclasses import replace
 from assay.values.run import Ending, State
 from assay.values.study import StopRule
 
-_REST_S = 60.0  # no reads for so long after a failure of the index
-_LOAD_S = 0.2  # longest time in one call to load points of other runs: the loop waits for it
-_LOOK_SHARE = 20  # a search of a large study takes a while, and is repeated the later
+_REST_S = 60.0  # the time without reads after a failure of the index
+_LOAD_S = 0.2  # longest time in which one call loads points of other runs, as the supervisor's loop waits for it
+_LOOK_SHARE = 20  # a search for new points in a large study takes a while: the pause after it is this many times longer
 _MOST_NAMES = 8
 
 
 class EarlyStop:
-    """What the runs of a study have recorded at the rungs of its rules.
+    """The points of a study's runs at the rungs of the study's rules.
 
-    Points of our own runs are added as they are read. For other runs the index returns how many points there are, and
-    they are loaded if there are more than are known here.
+    Points of this supervisor's runs are added as they are read. For other runs, the index returns how many points there
+    are, and the points are loaded if that number has changed.
     """
 
     def __init__(
@@ -52,16 +52,16 @@ class EarlyStop:
         self._index = index
         self._location = location
         self._clock = clock
-        self._curves: list[dict[str, RungCurve]] = [{} for _ in rules]  # for each rule: key → curve
+        self._curves: list[dict[str, RungCurve]] = [{} for _ in rules]  # for each rule: key of a run → curve
         self._counts: dict[tuple[str, str], int] = {}  # (key, metric) → number of points in the curves
         self._stale: set[tuple[str, str]] = set()  # (key, metric) of curves that have to be loaded again
         self._judged: dict[tuple[str, int], list[int]] = {}  # (key, attempt) → number of judged rungs, by rule
-        self._exempt: dict[tuple[str, int], bool] = {}  # (key, attempt) → whether it was begun by hand
+        self._exempt: dict[tuple[str, int], bool] = {}  # (key, attempt) → whether the attempt was begun by hand
         self._next_look = -math.inf
-        self._is_ready = False  # whether all points of earlier calls are known
+        self._is_ready = False  # whether all points of earlier calls have been loaded
 
     def note(self, key: str, columns: Columns) -> None:
-        """Add points that a run has just recorded."""
+        """Add points that a run has recorded since the last call."""
         for metric in self._metrics:
             if metric not in columns:
                 continue
@@ -70,7 +70,7 @@ class EarlyStop:
                 self._stale.add((key, metric))
 
     def _add(self, key: str, metric: str, steps: Sequence[float], values: Sequence[float]) -> bool:
-        """Add points. Return False if they do not follow the points that are known."""
+        """Add points to the curves of a run. Return False if the points do not follow those that are known."""
         count = self._counts[key, metric]
         numbered = [count + i if math.isnan(step) else step for i, step in enumerate(steps, 1)]
         curves = [self._curves[i][key] for i, rule in enumerate(self._rules) if rule.metric == metric]
@@ -83,13 +83,13 @@ class EarlyStop:
         return True
 
     def prune(self, entries: Sequence[Entry]) -> dict[str, Ending]:
-        """Return the runs that a rule ends, by their directories."""
+        """Return directory → ending of each run that a rule ends."""
         keys = {self._location.key(entry.dir): entry for entry in entries}
         new = [key for key, entry in keys.items() if (key, entry.attempt) not in self._judged]
-        self._stale |= {(key, metric) for key in new for metric in self._metrics}  # the points of the attempt before
+        self._stale |= {(key, metric) for key in new for metric in self._metrics}  # points of earlier attempts count
         try:
             self._load_points(keys)
-        except (AssayError, OSError):  # the index can be rebuilt; until then no run is ended
+        except (AssayError, OSError):  # the index can be rebuilt; until that is done, no run is ended
             self._next_look = self._clock() + _REST_S
             return {}
         if not self._is_ready:
@@ -97,7 +97,7 @@ class EarlyStop:
         return {entry.dir: ending for entry in entries if (ending := self._judge(entry)) is not None}
 
     def _load_points(self, own: Collection[str]) -> None:
-        """Load points of runs that have more points, or others, than are known here; our own runs come first."""
+        """Load the points of runs whose points in the index are not the known ones; `own` runs are loaded first."""
         began = self._clock()
         if began >= self._next_look:
             self._find_stale(own)
@@ -118,7 +118,7 @@ class EarlyStop:
         compared = {rule.metric for rule in self._rules if rule.rule in COMPARING}
         for metric, columns in table.metrics.items():
             for row, count in zip(table.rows, columns.count, strict=True):
-                is_wanted = (metric in compared or row.key in own) and not row.is_foreign  # an upload ends no run
+                is_wanted = (metric in compared or row.key in own) and not row.is_foreign  # an upload does not end runs
                 if is_wanted and count != self._counts.get((row.key, metric), 0):
                     self._stale.add((row.key, metric))
 
@@ -142,7 +142,7 @@ class EarlyStop:
         return None
 
     def _is_exempt(self, entry: Entry, key: str) -> bool:
-        """Return whether this attempt was begun by hand: by job.sh, or `assay rerun` of a run that was ended early."""
+        """Return whether an attempt was begun by hand: by job.sh, or by `assay rerun` of a run that a rule ended."""
         if (key, entry.attempt) not in self._exempt:
             is_exempt = entry.handle is not None and entry.handle.supervisor_pid == 0
             if not is_exempt and entry.attempt > 1 and entry.since is None:
@@ -172,8 +172,8 @@ class StopStep(RunStep):
 
     def begin(self, context: RunContext, loop: LoopSettings) -> LoopSettings:
         prepared = context.prepared
-        with suppress(AssayError, OSError):  # without the runs that cannot be read there is less to compare with
-            refresh_study(context.index, prepared.location)  # runs of earlier calls that a new index has not read yet
+        with suppress(AssayError, OSError):  # runs that cannot be read are left out of comparisons
+            refresh_study(context.index, prepared.location)  # a new index may not have runs of earlier calls
         self._early_stop = EarlyStop(prepared.study.stop, context.index, prepared.location)
         context.collector.listen = self._early_stop.note
         return replace(loop, prune=self._early_stop.prune)

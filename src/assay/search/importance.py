@@ -1,4 +1,4 @@
-"""`assay importance`: how much each parameter affects a metric, over the runs that are done."""
+"""Measures for `assay importance` how much each parameter affects a metric, over the runs that are done."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from assay.values.state import State
 from assay.values.table import Column, Table
 
 LEAST_RUNS = 4
-_FEW_RUNS = 20  # with fewer runs the best ones depend on chance
+_FEW_RUNS = 20  # with fewer runs, the best runs depend on chance
 _BAR = 30  # the length of a bar in characters
 
 
 class Importance(NamedTuple):
     key: SortKey
-    fractions: dict[str, float]  # parameter → its fraction, the largest first
-    values: dict[str, int]  # parameter → how many values it has
+    fractions: dict[str, float]  # parameter → its fraction, the largest fraction first
+    values: dict[str, int]  # parameter → the number of its different values
     runs: int
-    without: int  # the number of finished runs without a finite value
+    without: int  # the number of finished runs that have no finite value
 
 
 def measure_importance(
     data: IndexTable, keep: Sequence[int], asked: Asked | None = None, how_to_choose: str = " with -m"
 ) -> Importance:
-    """Measure the importance over the finished runs in `keep`. Raises UsageError if there is nothing to compare;
-    `how_to_choose` is the end of its advice to choose another metric."""
+    """Measure the importance of parameters over the finished runs in `keep`. Raise UsageError if there is nothing to
+    compare; `how_to_choose` is the end of the advice to choose another metric."""
     key = choose_metric(data, asked)
     column = data.metrics[key.name]
     values = key.values(column)
@@ -74,7 +74,7 @@ def build_importance_document(found: Importance) -> Document:
 
 
 def describe_limits(found: Importance) -> list[str]:
-    """Describe the limits of these fractions."""
+    """Describe what limits the meaning of the fractions."""
     notes = []
     if found.without:
         notes.append(f"{render_count(found.without, 'run')} without a finite {found.key.name} left out")

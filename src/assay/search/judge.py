@@ -1,8 +1,8 @@
-"""Which runs a rule of `stop:` ends: pure functions of recorded points.
+"""Decides which runs a rule of `stop:` ends, by pure functions of recorded points.
 
-A run is compared with others at rungs. Each recorded step belongs to one rung (the last that begins at or before it),
-and the run's value there is the best of its points up to its first one in that rung. So what a run is compared by
-depends on steps alone: not on when its log was read, nor on how far it has come since.
+Runs are compared at rungs. Each recorded step belongs to one rung (the last rung that begins at or before the step),
+and a run's value at a rung is the best of its points up to its first point in that rung. So the compared values depend
+on steps alone: not on when a log was read, nor on how far a run has come since.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ COMPARING = ("asha", "median")  # rules that compare a run with others
 
 
 class RungCurve:
-    """One run's points, reduced to what a rule needs, in the order of their steps."""
+    """The points of one run in the order of their steps, reduced to what a rule needs."""
 
     def __init__(self, rule: StopRule) -> None:
         self._rule = rule
-        self.rungs = array("q")  # numbers of the rungs that the run has reached, rising
+        self.rungs = array("q")  # numbers of the rungs that the run has reached, ascending
         self.values = array("d")  # the best value at each rung
         self.steps = array("d")  # the step at which each value was recorded
-        self.ending: Ending | None = None  # of a rule that does not compare runs
+        self.ending: Ending | None = None  # why a rule ends the run, for rules that do not compare runs
         self.last_step = -math.inf
         self._best, self._best_step = math.nan, math.nan
 
     def add(self, step: float, value: float) -> None:
-        """Add the next point; its step is not below that of the last."""
+        """Add the next point, whose step is not below that of the last point."""
         rule, self.last_step = self._rule, step
         before, was_at = self._best, self._best_step
         is_first = math.isnan(was_at)
@@ -52,13 +52,13 @@ class RungCurve:
             self.ending = Ending(f"patience: no better {rule.metric} for {waited:g} steps ({best})", "final")
 
     def value_at(self, rung: int) -> float | None:
-        """Return the value at a rung, or None if the run has not recorded anything there."""
+        """Return the value at a rung; None if the run has not recorded a point there."""
         place = bisect_left(self.rungs, rung)
         return self.values[place] if place < len(self.rungs) and self.rungs[place] == rung else None
 
 
 def build_curve(rule: StopRule, steps: Sequence[float], values: Sequence[float]) -> RungCurve:
-    """Build a curve from points in any order; one without a step counts as the next after those before it."""
+    """Build a curve from points in any order; the step of a point without a step is the number of the point, from 1."""
     numbered = (number if math.isnan(step) else step for number, step in zip(count(1), steps, strict=False))
     curve = RungCurve(rule)
     for step, value in sorted(zip(numbered, values, strict=True), key=lambda point: point[0]):
@@ -67,26 +67,26 @@ def build_curve(rule: StopRule, steps: Sequence[float], values: Sequence[float])
 
 
 def find_rung(rule: StopRule, step: float) -> int | None:
-    """Return the number of a step's rung, from 0, or None if the step is before the first rung or after the end."""
+    """Return the number of the rung of a step, from 0; None if the step is before the first rung or after the end."""
     if rule.at is not None:
         return bisect_right(rule.at, step) - 1 if step >= rule.at[0] else None
     if step < rule.first or (rule.until is not None and step >= rule.until):
         return None
     if rule.rule == "median":
         return math.floor((step - rule.first) / rule.every)
-    rung = round(math.log(step / rule.first, rule.factor))  # rounded: a logarithm is not exact
+    rung = round(math.log(step / rule.first, rule.factor))  # rounded, as a logarithm is not exact
     return rung if rule.first * rule.factor**rung <= step else rung - 1
 
 
 def name_rung(rule: StopRule, rung: int) -> str:
-    """Return the name of a rung: the step at which it begins."""
+    """Return the name of a rung, which is the step at which it begins."""
     if rule.at is not None:
         return f"{rule.at[rung]:g}"
     return f"{rule.first * rule.factor**rung if rule.rule == 'asha' else rule.first + rung * rule.every:g}"
 
 
 def judge_curve(rule: StopRule, own: RungCurve, others: Iterable[RungCurve], since: int = 0) -> Ending | None:
-    """Return why the rule ends this run, or None. `since`: how many of its rungs have been judged before."""
+    """Return why the rule ends the run, or None. `since`: how many of the run's rungs have been judged before."""
     if rule.rule not in COMPARING:
         return own.ending
     known = list(others) if since < len(own.rungs) else []
@@ -100,7 +100,7 @@ def judge_curve(rule: StopRule, own: RungCurve, others: Iterable[RungCurve], sin
 
 
 def _judge_asha(rule: StopRule, own: RungCurve, place: int, others: Sequence[float]) -> str | None:
-    """Return why a run is not among the best 1/factor of those that have come to this rung, or None if it is."""
+    """Return why a run is not among the best 1/factor of the runs that have reached a rung; None if it is."""
     value, total = own.values[place], len(others) + 1
     rank = 1 + sum(is_better(rule, other, value) for other in others)
     if total < rule.runs or rank <= math.ceil(total / rule.factor):
@@ -110,7 +110,7 @@ def _judge_asha(rule: StopRule, own: RungCurve, place: int, others: Sequence[flo
 
 
 def _judge_median(rule: StopRule, own: RungCurve, place: int, others: Sequence[float]) -> str | None:
-    """Return why a run's best value so far is worse than the median of the others at this step; or None."""
+    """Return why a run's best value so far is worse than the median of the other runs at a rung; None if it is not."""
     if len(others) + 1 < rule.runs:
         return None
     worst = math.inf if rule.direction == "min" else -math.inf
@@ -135,7 +135,7 @@ def _judge_bounds(rule: StopRule, step: float, value: float) -> Ending | None:
 
 
 def is_better(rule: StopRule, value: float, than: float, by: float = 0) -> bool:
-    """Return whether a value is better by more than `by`. NaN is worse than everything else."""
+    """Return whether `value` is better than `than` by more than `by`. NaN is worse than every number."""
     if math.isnan(value) or math.isnan(than):
         return not math.isnan(value)
     return value < than - by if rule.direction == "min" else value > than + by

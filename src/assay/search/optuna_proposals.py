@@ -1,8 +1,8 @@
-"""The next trial of a search, by Optuna: a function of the space, the search and the trials so far.
+"""Proposes the next trial of a search by Optuna: a function of the space, the search and the trials so far.
 
-The result does not depend on a sampler's memory: the sampler is made again for each proposal, seeded by the search's
-seed and the trial's number, and given all trials in the order of their numbers. So the same trials give the same
-proposal, in whichever process and however often one was killed before.
+The result does not depend on a sampler's memory: for each proposal a new sampler is seeded by the search's seed and the
+trial's number, and gets all trials in the order of their numbers. So equal trials give equal proposals, in whichever
+process, and however often a process was killed before.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from assay.values.run import RunSpec, canonical
 from assay.values.secrets import DEFAULT_RULES, SecretRules, hide_params
 from assay.values.study import Choices, Params, Problem, Random, Search, Study, Sweep, Value
 
-_SWEEP = "@sweep"  # the choice among several sweeps; no parameter of a file has this name
-_REDRAWS = 10  # proposals that have been tried already, before the next untried combination is taken
-_KEEPS = {"cmaes": "trial", "qmc": "study"}  # whose attributes a sampler needs in later calls
+_SWEEP = "@sweep"  # name of the choice among several sweeps; no parameter of a file has this name
+_REDRAWS = 10  # after this many proposals that were tried before, the next untried combination is taken
+_KEEPS = {"cmaes": "trial", "qmc": "study"}  # sampler → the owner of the attributes that it needs in later calls
 
 
 # ---------------------------------------------------------------- the space
@@ -34,17 +34,17 @@ _KEEPS = {"cmaes": "trial", "qmc": "study"}  # whose attributes a sampler needs 
 
 @dataclass(frozen=True, slots=True)
 class Dimension:
-    """Parameters that are chosen together: a single one, or those of a zip."""
+    """Parameters that are chosen together: a single parameter, or those of a zip."""
 
-    key: str  # the name for Optuna
+    key: str  # the name that Optuna gets
     names: tuple[str, ...]
     rows: tuple[tuple[Value, ...], ...] = ()  # listed values
-    axis: Random | None = None  # a range, instead of listed values
-    is_ordered: bool = False  # the listed values are equally spaced whole numbers
+    axis: Random | None = None  # a range of values, instead of listed values
+    is_ordered: bool = False  # whether the listed values are equally spaced whole numbers
 
     @property
     def count(self) -> int | None:
-        """The number of values; None if it is continuous."""
+        """The number of values; None if the range is continuous."""
         if self.axis is None:
             return len(self.rows)
         is_continuous = self.axis.kind in ("uniform", "log_uniform")
@@ -63,7 +63,7 @@ class Dimension:
 
 @dataclass(frozen=True, slots=True)
 class SpacePoint:
-    """A point of the space: the sweep, and a position in each of its dimensions."""
+    """A point of the space: the number of a sweep, and a position in each of the sweep's dimensions."""
 
     sweep: int
     positions: tuple[float, ...]
@@ -71,9 +71,9 @@ class SpacePoint:
 
 @dataclass(frozen=True, slots=True)
 class _Branch:
-    names: tuple[str, ...]  # all parameters, in the file's order
+    names: tuple[str, ...]  # names of all parameters, in the file's order
     fixed: Params
-    shown: Params  # the fixed ones as in a run's record, where secrets are hidden
+    shown: Params  # the fixed parameters as in a run's record, where secrets are hidden
     dimensions: tuple[Dimension, ...]
 
     @property
@@ -101,7 +101,7 @@ class Space:
         return {name: found[name] for name in branch.names}
 
     def locate(self, params: Params, sweep: int = 0) -> SpacePoint | None:
-        """Return the point of a run with these parameters, or None if it is outside. `sweep` is tried first."""
+        """Return the point of a run with these parameters; None if they are outside. Sweep `sweep` is tried first."""
         for index in sorted(range(len(self.branches)), key=lambda index: index != sweep):
             branch = self.branches[index]
             if set(params) != set(branch.names):
@@ -125,7 +125,7 @@ class Space:
             yield SpacePoint(sweep, tuple(reversed(positions)))
 
     def describe(self) -> list[dict[str, Any]]:
-        """Return each sweep's parameters as JSON, to compare them between two calls. Secrets are hidden."""
+        """Return the parameters of each sweep as JSON, to compare two calls by them. Secrets are hidden."""
         found = []
         for branch in self.branches:
             facts: dict[str, Any] = dict(branch.shown)
@@ -165,7 +165,7 @@ def _is_ordered(rows: Sequence[tuple[Value, ...]]) -> bool:
 
 
 def _rename_keys(branch: _Branch, index: int, branches: Sequence[_Branch]) -> _Branch:
-    """Rename a parameter whose values differ from those in another sweep: for Optuna it is another parameter."""
+    """Add the sweep to the names of parameters whose values differ between sweeps: Optuna then has two parameters."""
 
     def rename(dimension: Dimension) -> Dimension:
         same = [each for other in branches for each in other.dimensions if each.key == dimension.key]
@@ -180,14 +180,14 @@ def _rename_keys(branch: _Branch, index: int, branches: Sequence[_Branch]) -> _B
 
 @dataclass(frozen=True, slots=True)
 class SearchTrial:
-    """A run of the search in the form for a sampler. `failed` includes all that ended without a usable result."""
+    """A run of the search as samplers need it. `failed` includes all runs that ended without a usable result."""
 
     number: int
     point: SpacePoint
     state: Literal["running", "done", "pruned", "failed"] = "running"
-    values: tuple[float, ...] = ()  # one value for each objective; for a pruned trial the last reported one
+    values: tuple[float, ...] = ()  # one value for each objective; a pruned trial has the last reported value
     step: int = 0  # the step of a pruned trial's last report
-    kept: Mapping[str, Any] | None = None  # attributes that its sampler needs later
+    kept: Mapping[str, Any] | None = None  # attributes that the sampler needs in later calls
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +200,7 @@ class Proposal:
 def build_trial(
     study: Study, params: Params, sweep: int, number: int, rules: SecretRules = DEFAULT_RULES
 ) -> tuple[RunSpec, tuple[Problem, ...]]:
-    """Build the run of one proposal, and messages about it. Raises ConfigError if a template cannot be filled."""
+    """Build the run of a proposal, and messages about it. Raise ConfigError if a template cannot be filled."""
     origin = study.sweeps[sweep]
     axes = {name: Choices((value,), origin.axes[name].position) for name, value in params.items()}
     single = replace(origin, axes=axes, zips=(), when=())
@@ -209,7 +209,7 @@ def build_trial(
 
 
 def check_optuna(search: Search) -> None:
-    """Raise MissingExtraError before anything is written. A grid needs no library."""
+    """Raise MissingExtraError if the sampler's library is missing, before anything is written. A grid needs none."""
     if search.sampler != "grid":
         _import_optuna(search.sampler)
 
@@ -228,7 +228,7 @@ def _import_optuna(sampler: str) -> Any:
 
 
 class Proposer:
-    """Proposes trials. Optuna's study is reused in the next call if it holds the same trials."""
+    """Proposes trials. Optuna's study is reused in the next call if it has the same trials."""
 
     def __init__(self, space: Space, search: Search) -> None:
         self._space = space
@@ -236,7 +236,7 @@ class Proposer:
         self._study: _Study | None = None
 
     def propose(self, trials: Sequence[SearchTrial], number: int) -> Proposal | None:
-        """Propose trial `number`, given all others in the order of their numbers. None: all combinations were tried."""
+        """Propose trial `number`, given the others in the order of their numbers; None if no combination is left."""
         tried, proposal = {trial.point for trial in trials}, None
         if self._space.count is not None and len(tried) >= self._space.count:
             return None
@@ -250,7 +250,7 @@ class Proposer:
         return Proposal(point, self._space.build_params(point))
 
     def prepare(self, number: int) -> None:
-        """Prepare the proposal of this trial while there is time, as far as it does not depend on new results."""
+        """Prepare the proposal of trial `number` while there is time, as far as it does not depend on new results."""
         if self._study is not None:
             self._study.prepare(_mix(self._search.seed, number, 0))
 
@@ -260,19 +260,19 @@ class Proposer:
             if self._study is None or not self._study.follow(trials):
                 self._study = _Study(optuna, self._space, self._search, trials)
             if rejected is not None:
-                self._study.keep(rejected.kept)  # the next proposal of a sequence follows the rejected one
+                self._study.keep(rejected.kept)  # in a sequence, the next proposal follows the rejected one
             point, kept = self._study.ask(_mix(self._search.seed, number, redraw), number)
         return Proposal(point, self._space.build_params(point), kept)
 
 
 def _mix(*numbers: int) -> int:
-    """Return a seed that is different for each trial: that of trial 1 is not that of trial 0 with the next seed."""
+    """Return a seed that differs for each trial: (seed 0, trial 1) and (seed 1, trial 0) have different seeds."""
     return int.from_bytes(blake2b(repr(numbers).encode("ascii"), digest_size=4).digest(), "big") >> 1
 
 
 @contextmanager
 def _quiet(optuna: Any) -> Iterator[None]:
-    """Silence Optuna's messages; afterwards a program that uses Optuna as well has its own setting back."""
+    """Silence Optuna's messages, and restore the verbosity afterwards for programs that use Optuna themselves."""
     import warnings
 
     verbosity = optuna.logging.get_verbosity()
@@ -286,7 +286,7 @@ def _quiet(optuna: Any) -> Iterator[None]:
 
 
 class _Study:
-    """Optuna's study in memory."""
+    """A study of Optuna, kept in memory."""
 
     def __init__(self, optuna: Any, space: Space, search: Search, trials: Sequence[SearchTrial]) -> None:
         self._optuna, self._space, self._search = optuna, space, search
@@ -300,12 +300,12 @@ class _Study:
         sweeps = optuna.distributions.CategoricalDistribution(range(len(space.branches)))
         self._sweeps = {_SWEEP: sweeps} if len(space.branches) > 1 else {}
         self._trials: list[SearchTrial] = []
-        self._prepared: tuple[int, Any] | None = None  # a seed and the sampler that was prepared for it
+        self._prepared: tuple[int, Any] | None = None  # a seed, and the sampler that was prepared for this seed
         for trial in trials:
             self._add(trial)
 
     def follow(self, trials: Sequence[SearchTrial]) -> bool:
-        """Add the results of trials that have ended since. Return False if the study holds other trials than these."""
+        """Add the results of trials that have ended since the last call. Return False if the study has other trials."""
         if len(trials) != len(self._trials):
             return False
         for old, new in zip(self._trials, trials, strict=True):
@@ -322,7 +322,7 @@ class _Study:
         return True
 
     def ask(self, seed: int, number: int) -> tuple[SpacePoint, Mapping[str, Any] | None]:
-        """Return the next point, which counts as running from now on, and the attributes that the sampler needs."""
+        """Return the next point, which counts as running from then on, and the attributes that the sampler needs."""
         ahead, sampler = self._prepared or (None, None)
         self._study.sampler = sampler if ahead == seed else _build_sampler(self._optuna, self._search, seed)
         self._prepared = None
@@ -334,7 +334,7 @@ class _Study:
             self._space.branches[sweep].dimensions, self._distributions[sweep].items(), strict=True
         ):
             value = _suggest(self._optuna, asked, key, kind)
-            if dimension.axis is not None:  # rounded: the sampler gets the value that the run gets
+            if dimension.axis is not None:  # rounded, so that the sampler gets the value that the run gets
                 value = round_drawn(dimension.axis, value)
                 self._storage.set_trial_param(trial_id, key, kind.to_internal_repr(value), kind)
             positions.append(dimension.rows.index((value,)) if dimension.is_ordered else value)
@@ -347,7 +347,7 @@ class _Study:
             return
         with _quiet(self._optuna):
             sampler = _build_sampler(self._optuna, self._search, seed)
-            if self._search.sampler == "tpe" and self._trials:  # the sampler remembers which trials it has seen
+            if self._search.sampler == "tpe" and self._trials:  # the sampler remembers which trials it has read
                 sampler.infer_relative_search_space(self._study, self._study.get_trials(deepcopy=False)[-1])
         self._prepared = seed, sampler
 
@@ -407,7 +407,7 @@ def _build_sampler(optuna: Any, search: Search, seed: int) -> Any:
     if search.sampler == "cmaes":
         return samplers.CmaEsSampler(seed=seed, independent_sampler=independent, warn_independent_sampling=False)
     return samplers.QMCSampler(
-        seed=search.seed,  # all trials are points of one sequence
+        seed=search.seed,  # the seed of the search, as all trials are points of one sequence
         scramble=True,
         independent_sampler=independent,
         warn_independent_sampling=False,
@@ -440,9 +440,9 @@ def _suggest(optuna: Any, asked: Any, key: str, kind: Any) -> Any:
 def compute_importance(
     params: Sequence[Params], values: Sequence[float], direction: Literal["min", "max"] = "min"
 ) -> dict[str, float]:
-    """Return the fraction of each parameter in the best results, largest first; they add up to 1.
+    """Return the fraction of each parameter in the best results, largest first; the fractions add up to 1.
 
-    Only parameters that vary are included. Numbers are treated as numbers, all else as choices.
+    Only parameters that vary are included. Numbers are treated as numbers, all other values as choices.
     """
     optuna = _import_optuna("importance")
     names = dict.fromkeys(name for each in params for name in each)
@@ -461,16 +461,16 @@ def compute_importance(
             distributions = {name: distribution for name, (distribution, _) in own.items()}
             study.add_trial(optuna.trial.create_trial(value=value, params=internal, distributions=distributions))
         found: Mapping[str, float] = optuna.importance.get_param_importances(study)
-    # Optuna adds in the order of a set, which differs from process to process, and with it the last digits
+    # Optuna adds in the order of a set, which differs between processes, so the last digits differ, too
     fractions = {name: round(found[name], 12) for name in names if name in found}
     return dict(sorted(fractions.items(), key=lambda pair: -pair[1]))
 
 
-_LARGEST = 1e300  # a whole number above it may be too large for a float
+_LARGEST = 1e300  # a larger whole number may be too large for a float
 
 
 def _guess_kind(optuna: Any, values: Sequence[Value]) -> tuple[Any, tuple[str, ...]] | None:
-    """Return Optuna's distribution of these values, and the choices unless they are numbers; None if they are equal."""
+    """Return Optuna's distribution of the values, and the choices if they are not numbers; None if all are equal."""
     choices = tuple(dict.fromkeys(map(canonical, values)))
     if len(choices) < 2:
         return None
@@ -480,5 +480,5 @@ def _guess_kind(optuna: Any, values: Sequence[Value]) -> tuple[Any, tuple[str, .
     if not is_numeric or len(choices) == 2:
         return optuna.distributions.CategoricalDistribution(range(len(choices))), choices
     low, high = float(min(values)), float(max(values))
-    is_log = low > 0 and high / low >= 100  # such a range is hardly ever meant to be linear
+    is_log = low > 0 and high / low >= 100  # such a range is rarely meant to be linear
     return optuna.distributions.FloatDistribution(low, high, log=is_log), ()

@@ -1,4 +1,4 @@
-"""Searches by Optuna, early stopping, importance of parameters."""
+"""The plug-in for searches by Optuna, early stopping, and the importance of parameters."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A search: its trials are the run directories `trial-0000`, `trial-0001`, …, which are its only state.
+"""Runs a search. Its trials, the run directories `trial-0000`, `trial-0001`, …, are its only state.
 
-A trial is claimed by creating its directory, in which only one supervisor can succeed. Before each claim the
-directories are read again, so what any supervisor began counts as pending, and what has ended counts with its result.
+A trial is claimed by creating its directory, in which only one supervisor can succeed. The directories are read again
+before each claim, so runs that any supervisor began count as pending, and runs that ended count with their results.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ from assay.values.state import has_result
 from assay.values.study import CommandTemplate, Objective, Problem, Search, ShellText, Study
 from assay.values.units import CPU
 
-MOST_FAILURES = 5  # failures in a row, without a single result, after which no more trials are started
-_NAMED = 8  # most names in a message
-_FRONT = 20  # trials of a Pareto set that are listed
-_LISTED = 20  # trials without a result that are named
+MOST_FAILURES = 5  # after this many failures in a row without a result, no more trials are started
+_NAMED = 8  # the largest number of names in a message
+_FRONT = 20  # the largest number of trials of a Pareto set that are listed
+_LISTED = 20  # the largest number of trials without a result that are named
 
 
 # ---------------------------------------------------------------- before anything is written
 
 
 def prepare_search(prepared: Prepared, search: Search) -> Prepared:
-    """Check the search against the recorded one, and find its existing trials."""
+    """Compare the search with the recorded one, and find the trials that exist."""
     study, asked = prepared.study, prepared.options.extras.get("search")
     _refuse_options(prepared)
     space = Space(study.sweeps, prepared.settings.secrets)
@@ -119,7 +119,7 @@ def _refuse_changes(prepared: Prepared, known: SearchFile, new: SearchFile) -> N
 
 
 def _find_changes(known: SearchFile, new: SearchFile) -> Iterator[str]:
-    """Yield the differences, a line each; the number of the first trial may differ."""
+    """Yield one line for each difference between two searches; the numbers of their first trials may differ."""
     yield from _compare_facts(_list_facts(known), _list_facts(new))
     for index, (old, other) in enumerate(zip(known.space, new.space, strict=False)):
         yield from _compare_facts(old, other, f"sweep[{index}]." if len(known.space) > 1 else "")
@@ -152,7 +152,7 @@ def _hash(template: CommandTemplate) -> str:
 
 
 def _build_samples(prepared: Prepared, space: Space) -> tuple[tuple[RunSpec, ...], tuple[Problem, ...]]:
-    """Build sample runs of each sweep; return them, and warnings of parameters that its commands leave out."""
+    """Build sample runs of each sweep; return them, and warnings about parameters that its commands do not use."""
     specs, warnings = [], dict.fromkeys(prepared.study.warnings)
     for point in _choose_samples(space):
         params = space.build_params(point)
@@ -163,7 +163,7 @@ def _build_samples(prepared: Prepared, space: Space) -> tuple[tuple[RunSpec, ...
 
 
 def _find_seeds(study: Study, space: Space) -> Iterator[Problem]:
-    """Warn of a seed among the parameters: a search takes a lucky seed for a good one."""
+    """Yield a warning for each seed among the parameters: a search would prefer lucky seeds."""
     names = {name for branch in space.branches for each in branch.dimensions for name in each.names}
     for name in sorted(each for each in names if each.lower().replace("-", "_").rpartition("_")[2] == "seed"):
         position = next((sweep.axes[name].position for sweep in study.sweeps if name in sweep.axes), None)
@@ -185,7 +185,7 @@ def _name(runs: Sequence[str]) -> str:
 
 
 def _choose_samples(space: Space) -> Iterator[SpacePoint]:
-    """Yield points with each type of value once: a command that takes a number may not take a null."""
+    """Yield points that cover each type of value: a command that accepts a number may not accept a null."""
     for sweep, branch in enumerate(space.branches):
         first = tuple(0 if each.axis is None else each.axis.low for each in branch.dimensions)
         yield SpacePoint(sweep, first)
@@ -197,14 +197,14 @@ def _choose_samples(space: Space) -> Iterator[SpacePoint]:
 
 @dataclass(frozen=True, slots=True)
 class _Outside:
-    """A directory that is not a trial of this search: it belongs to an earlier space, or its record cannot be read."""
+    """A directory that is not a trial of this search: it belongs to an earlier space, or its record is unreadable."""
 
     name: str
-    is_damaged: bool = False  # its point is unknown; it counts, so that no more than `trials` are started
+    is_damaged: bool = False  # a damaged trial has no known point; it counts, so that `trials` is not exceeded
 
 
 def _find_numbers(study_dir: str) -> set[int]:
-    """Find the numbers of all names of trials that are taken, by a run or anything else."""
+    """Return the numbers of all names of trials that are taken, whether by a run or by another file or folder."""
     try:
         found = (layout.parse_trial_name(name) for name in os.listdir(study_dir))
     except (FileNotFoundError, NotADirectoryError):
@@ -221,14 +221,14 @@ def _load_trial(prepared: Prepared, space: Space, number: int) -> tuple[RunSpec,
     record = run_directory.try_record(run_dir)
     is_ours = record is not None and record.trial == number
     if record is not None and record.search_from is not None and prepared.search is not None:
-        is_ours = is_ours and record.search_from == prepared.search.first  # an earlier search may still run
+        is_ours = is_ours and record.search_from == prepared.search.first  # an earlier search may still be running
     point = space.locate(record.spec.params, record.spec.sweep) if record is not None and is_ours else None
     if record is None or point is None:
-        is_run = os.path.exists(os.path.join(run_dir, layout.JOB_FILE))  # otherwise it is a user's folder
+        is_run = os.path.exists(os.path.join(run_dir, layout.JOB_FILE))  # without job.sh, it is a user's folder
         return _Outside(name, is_damaged=record is None and is_run)
     rules = prepared.settings.secrets
     spec, _ = build_trial(prepared.study, space.build_params(point), point.sweep, number, rules)
-    # a run with commands of an earlier version of the file keeps them; commands of another's file are never used
+    # a run with commands of an earlier version of the file keeps them; commands of another user's file are never used
     is_of_file = spec.id == record.spec.id or (received is not None and received.needs_code)
     return spec if is_of_file else record.spec, SearchTrial(number, point, kept=record.search)
 
@@ -237,12 +237,12 @@ def _load_trial(prepared: Prepared, space: Space, number: int) -> tuple[RunSpec,
 
 
 def count_wanted(search: Search, space: Space) -> int:
-    """Return how many trials there are at the end."""
+    """Return how many trials the search has at its end."""
     return min((each for each in (search.trials, space.count) if each is not None), default=0)
 
 
 class SearchSource:
-    """Proposes trials, one for each free slot, until there are enough."""
+    """Proposes trials, one for each free slot, until the search has enough trials."""
 
     def __init__(
         self,
@@ -253,7 +253,7 @@ class SearchSource:
         build_entry: Callable[[RunSpec], Entry],
         settle: Callable[[], bool] = lambda: True,
     ) -> None:
-        """Start with no trials. `settle` writes collected points into the index; False: some are missing there."""
+        """`settle` writes collected points into the index, and returns False if some points could not be written."""
         assert prepared.study.search is not None
         assert prepared.search is not None
         self._prepared, self._index = prepared, index
@@ -263,7 +263,7 @@ class SearchSource:
         self._proposer = Proposer(self._space, self._search)
         self._wanted = count_wanted(self._search, self._space)
         self._known: dict[int, _Known] = {}
-        self._taken: set[int] = set()  # includes numbers of directories that do not count as trials
+        self._taken: set[int] = set()  # includes the numbers of directories that are not trials
         self._damaged: dict[int, str] = {}
         for entry in entries:
             self._note(int(entry.spec.name.removeprefix(layout.TRIAL_PREFIX)), entry)
@@ -274,7 +274,7 @@ class SearchSource:
         return 0 if self.failure or self.is_exhausted else max(0, self._wanted - len(self._known) - len(self._damaged))
 
     def take(self, supervisor: Supervisor) -> Sequence[Entry]:
-        """Return the trials that other supervisors have made since; if there are none, claim and return a new one."""
+        """Return the trials that other supervisors began since the last call; if there are none, claim a new one."""
         found = self._find_new()
         if found or not self.count_left():
             return found
@@ -286,7 +286,7 @@ class SearchSource:
         entry = self._build_entry(self._build_spec(proposal, number))
         entry.trial, entry.search_from, entry.kept = number, self._first, proposal.kept
         if not self._create(entry):
-            self._note(number, None)  # another supervisor was faster, or something else has this name
+            self._note(number, None)  # another supervisor was faster, or another file has this name
             return [self._known[number].entry] if number in self._known else ()
         entry.is_here = True
         self._taken.add(number)
@@ -298,7 +298,7 @@ class SearchSource:
             self._proposer.prepare(max(self._taken, default=-1) + 1)
 
     def propose_next(self) -> RunSpec | None:
-        """Return the trial that would be tried next."""
+        """Return the run of the trial that would be started next; None if no trial would be."""
         self._find_new()
         number = max(self._taken, default=-1) + 1
         proposal = self._propose(number) if self.count_left() else None
@@ -337,7 +337,7 @@ class SearchSource:
     # ------------------------------------------------------------ results
 
     def _load_trials(self) -> list[SearchTrial]:
-        """Load all trials by number, with the results of those that have ended since the last call."""
+        """Return all trials by number, with the results of the trials that have ended since the last call."""
         known = self._known.values()
         if ended := [each for each in known if each.seen != (each.entry.state, each.entry.attempt)]:
             summaries = self._load_summaries([each.entry for each in ended])
@@ -346,7 +346,7 @@ class SearchSource:
         return [self._known[number].trial for number in sorted(self._known)]
 
     def _load_summaries(self, entries: Sequence[Entry]) -> Mapping[str, Mapping[str, Summary]]:
-        """Load summaries of runs that have ended; those that did not end under this supervisor are read now."""
+        """Load summaries of ended runs; the files of runs that did not end under this supervisor are read first."""
         location = self._prepared.location
         keys = {location.key(entry.dir): entry for entry in entries if entry.state in (State.DONE, State.PRUNED)}
         found: dict[str, Mapping[str, Summary]] = {}
@@ -359,14 +359,14 @@ class SearchSource:
         doubtful = {key: each for key, each in keys.items() if not is_whole or metrics - found.get(key, {}).keys()}
         if not doubtful:
             return found
-        with SqliteIndex(":memory:") as index:  # the index may be broken, and no search decision depends on it
+        with SqliteIndex(":memory:") as index:  # the stored index may be broken, and must not affect proposals
             for key, entry in doubtful.items():
                 with suppress(OSError):
                     read_sources(index, key, entry.dir, entry.spec)
             return {**found, **index.load_summaries(keys=list(doubtful))}
 
     def _check_results(self) -> None:
-        """Set the failure if further trials are pointless: no trial has a metric, or all trials have failed."""
+        """Set the failure if further trials are pointless: a trial lacks a metric, or trials fail one after another."""
         ended = [known for known in self._known.values() if known.trial.state != "running"]
         if self.failure or any(known.trial.state in ("done", "pruned") for known in ended):
             return
@@ -426,7 +426,7 @@ class SearchSource:
         row = self._build_row(trial)
         values = ", ".join(f"{name} {render_number(value)}" for name, value in row["values"].items())
         branch = self._space.branches[trial.point.sweep]
-        # the fixed parameters that differ between the sweeps
+        # fixed parameters are listed if they differ between sweeps
         fixes = [each.fixed for each in self._space.branches]
         fixed = [name for name, value in branch.fixed.items() if any(each.get(name) != value for each in fixes)]
         searched = [*fixed, *(name for each in branch.dimensions for name in each.names)]
@@ -441,8 +441,8 @@ class _Known:
 
     entry: Entry
     trial: SearchTrial
-    seen: tuple[State, int] | None = None  # state and attempt for which `trial` was built
-    why: str = ""  # for a finished run: why it has no usable result
+    seen: tuple[State, int] | None = None  # state and attempt at which `trial` was built
+    why: str = ""  # why a finished run has no usable result
     missing: tuple[str, ...] = ()  # metrics that the run did not record
     names: tuple[str, ...] = ()  # metrics that the run recorded
 
@@ -477,13 +477,13 @@ class _Known:
 
 
 def pick_value(summary: Summary, search: Search | SearchFile, objective: Objective) -> float:
-    """Return the value of a series that is its run's result."""
+    """Return the value of a metric that is the result of a run, by `at` of the search."""
     at = objective.direction if search.at == "best" else search.at
     return {"last": summary.last, "min": summary.min, "max": summary.max, "mean": summary.mean}[at]
 
 
 def find_best(trials: Sequence[SearchTrial], objectives: Sequence[Objective]) -> list[SearchTrial]:
-    """Return the best trial; for several objectives all that no other is better than (the Pareto set), by number."""
+    """Return the best trial; for several objectives all trials that no other is better than (the Pareto set)."""
     signs = [1.0 if each.direction == "min" else -1.0 for each in objectives]
     done = [trial for trial in trials if trial.state == "done"]
     costs = [tuple(sign * value for sign, value in zip(signs, trial.values, strict=True)) for trial in done]
@@ -512,7 +512,7 @@ def find_next_trial(prepared: Prepared) -> RunSpec | None:
 
 
 class SearchStep(RunStep):
-    """The search as a step of a run."""
+    """The search as a step of `assay run`."""
 
     _source: SearchSource | None = None
 
@@ -522,12 +522,12 @@ class SearchStep(RunStep):
         return prepare_search(prepared, prepared.study.search)
 
     def complete(self, prepared: Prepared) -> Prepared:
-        """Add the next proposal to the runs of the plan."""
+        """Add the trial that would be proposed next to the runs of the plan."""
         spec = find_next_trial(prepared)
         return replace(prepared, plan=replace(prepared.plan, runs=(*prepared.plan.runs, *([spec] if spec else ()))))
 
     def describe_plan(self, prepared: Prepared) -> Iterable[str]:
-        """Yield the space, and the next trial that would be proposed."""
+        """Yield lines that describe the search, its space, and the trial that would be proposed next."""
         search, spec = prepared.study.search, find_next_trial(prepared)
         assert search is not None
         metrics = ", ".join(f"{each.metric} ({each.direction})" for each in search.objectives)
@@ -543,7 +543,7 @@ class SearchStep(RunStep):
 
     def begin(self, context: RunContext, loop: LoopSettings) -> LoopSettings:
         prepared, collector = context.prepared, context.collector
-        if prepared.search is None:  # trials are repeated, without a search
+        if prepared.search is None:  # trials are repeated without a search
             return loop
 
         def settle() -> bool:
@@ -552,13 +552,13 @@ class SearchStep(RunStep):
 
         folder = prepared.location.dir
         with locked(os.path.join(folder, layout.STUDY_META_DIR)):
-            known = load_search(folder)  # another supervisor may have begun a search since it was compared
+            known = load_search(folder)  # another supervisor may have begun a search after the comparison
             if known is not None and "search" not in prepared.options.extras:
                 _refuse_changes(prepared, known, prepared.search)
             if known != prepared.search:
                 write_search(folder, prepared.search)
         self._source = SearchSource(prepared, context.index, context.entries, loop.create, context.build_entry, settle)
-        # a farm accepts any number of jobs; if a search proposed all trials at once, no result could guide it
+        # a farm accepts any number of jobs, but if all trials were proposed at once, no result could guide the search
         most = len(prepared.options.slots or prepared.study.slots or (CPU,)) if context.pool is None else None
         return replace(loop, source=self._source, limit=loop.limit or most)
 

@@ -1,1 +1,1 @@
-"""show: values → text, tables, plots."""
+"""Renders values as text, tables and charts."""

@@ -1,6 +1,6 @@
-"""The chart as a value: its lines, bands, smoothing and ticks.
+"""A chart as data: its lines, bands, smoothing and ticks.
 
-`show/plot.py` draws it on a terminal; `plots/plot_document.py` makes a document of it, for pages and files.
+`show/plot.py` draws a chart on a terminal; `plots/plot_document.py` makes a document of it, for pages and files.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from assay.values.series import mean_and_sd
 Scale = Literal["linear", "log"]
 Look = Literal["line", "dots", "crosses"]
 
-_LARGEST = 1e300  # beyond it differences overflow: such values are drawn as a gap, like infinity
+_LARGEST = 1e300  # larger values are drawn as a gap, like infinity: their differences would overflow
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
     """One series, or the mean of a group of runs.
 
-    Of a group: `spread` is the standard deviation of the runs around each y, `members` their number, `end` mean and
+    For a group, `spread` is the standard deviation of the runs around each y, `members` their number, `end` mean and
     deviation of their last values (runs may end at different steps), `others` the number of runs that do not count,
-    `counts` how many runs each y is the mean of.
+    and `counts` the number of runs in the mean at each y.
 
     `raw`: the values before smoothing. `names`: the run of each point. `shade`: a colour between the worst (0) and the
-    best (1) of a scale, instead of the line's own. `number`: the number of the colour, so that a run has one colour in
-    every chart; None: its index among the lines.
+    best (1) of a scale, which replaces the line's colour. `number`: the number of the colour, so that a run has one
+    colour in every chart; None: the line's index.
     """
 
     label: str
@@ -52,7 +52,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """One of the vertical axes of parallel coordinates; `ticks` by their position on it, from 0 (bottom) to 1."""
+    """A vertical axis of parallel coordinates; `ticks` have a position on it, from 0 (bottom) to 1, and a text."""
 
     name: str
     ticks: Sequence[tuple[float, str]]
@@ -60,9 +60,9 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class LineChart:
-    """`x_ticks`: names of categories at 0, 1, 2 … `x_marks`: numbers that get a tick, instead of round ones.
-    `x_bounds`: numbers that the axis includes, with or without points. `axes`: vertical axes at x = 0, 1, 2 … instead
-    of a y axis; a y is then a position on them. `shades`: the name of the colour scale, its worst and best value."""
+    """A chart. `x_ticks`: names of categories at 0, 1, 2 … `x_marks`: numbers that get a tick, instead of round ones.
+    `x_bounds`: numbers that the x axis includes, with or without points. `axes`: vertical axes at x = 0, 1, 2 …, with
+    each y a position on them, instead of a y axis. `shades`: the name of the colour scale, its worst and best value."""
 
     lines: tuple[Line, ...]
     title: str = ""
@@ -77,11 +77,11 @@ class LineChart:
     shades: tuple[str, str, str] | None = None
 
 
-COLORS = 12  # of a chart; further lines also differ by their dashes
+COLORS = 12  # colours of a chart; further lines also differ by their dashes
 
 
 def number_lines(lines: Sequence[Line]) -> list[tuple[int, Line]]:
-    """Return each line with the number of its colour."""
+    """Return each line after the number of its colour."""
     return [(index if line.number is None else line.number, line) for index, line in enumerate(lines)]
 
 
@@ -89,8 +89,8 @@ def build_bands(groups: Sequence[tuple[str, Sequence[Line]]]) -> tuple[Line, ...
     """Build mean and standard deviation of each group, over the runs that have a finite value at a step."""
     bands = []
     for label, members in groups:
-        # each run counts once at a step: by its last value there, or by one interpolated between its neighbours if only
-        # other runs have a point there
+        # each run counts once at a step: with its last value there, or with one interpolated between its neighbours if
+        # only other runs have a point at this step
         runs = [{x: y for x, y in zip(each.xs, each.ys, strict=True) if math.isfinite(x)} for each in members]
         steps = sorted({x for run in runs for x, y in run.items() if math.isfinite(y)})
         columns = [read_at(run, steps) for run in runs]
@@ -103,8 +103,8 @@ def build_bands(groups: Sequence[tuple[str, Sequence[Line]]]) -> tuple[Line, ...
 
 
 def smooth(values: Sequence[float], weight: float) -> list[float]:
-    """Return the exponential moving average, corrected for its start at zero, as TensorBoard does. Values that are not
-    finite stay unchanged, and do not count."""
+    """Return the exponential moving average, corrected for its start at zero, as in TensorBoard. Values that are not
+    finite stay unchanged, and are left out of the average."""
     smoothed, total, counted = [], 0.0, 0.0
     for value in values:
         if math.isfinite(value):
@@ -114,7 +114,7 @@ def smooth(values: Sequence[float], weight: float) -> list[float]:
 
 
 def thin(points: Sequence[tuple[float, float]], most: int) -> list[tuple[float, float]]:
-    """Return about `most` points: the lowest and the highest of each stretch, in order, and both ends."""
+    """Return about `most` points: the lowest and the highest point of each stretch, in order, and both ends."""
     if len(points) <= most:
         return list(points)
     ends = _find_ends([y for _, y in points], math.ceil(2 * len(points) / most))
@@ -122,10 +122,10 @@ def thin(points: Sequence[tuple[float, float]], most: int) -> list[tuple[float, 
 
 
 def thin_line(xs: Sequence[float], ys: Sequence[float], most: int) -> tuple[Sequence[float], Sequence[float]]:
-    """Return about `most` points of a line, with its gaps."""
+    """Return about `most` points of a line; its gaps are kept."""
     if len(ys) <= most:
         return xs, ys
-    if has_finite_sum(ys):  # the usual case: no gaps, so points need not be handled one by one
+    if has_finite_sum(ys):  # the usual line has no gaps, so its points need not be handled one by one
         places = _find_ends(ys, math.ceil(2 * len(ys) / most))
         found = [xs[at] for at in places], [ys[at] for at in places]
         if all(-_LARGEST <= value <= _LARGEST for values in found for value in values):
@@ -138,7 +138,7 @@ def thin_line(xs: Sequence[float], ys: Sequence[float], most: int) -> tuple[Sequ
 
 
 def has_finite_sum(values: Sequence[float]) -> bool:
-    """Whether the sum is finite: then every value is; if not, they still may be."""
+    """Return whether the sum is finite: then every value is finite. Finite values may have an infinite sum, too."""
     try:
         return math.isfinite(sum(values))
     except OverflowError:
@@ -149,7 +149,7 @@ def _find_ends(ys: Sequence[float], size: int) -> list[int]:
     """Return the indexes of the lowest and the highest value of each stretch, in order, and both ends."""
     kept = {0: None}
     for start in range(0, len(ys), size):
-        part = list(ys[start : start + size])  # an array would create its numbers again in each pass
+        part = list(ys[start : start + size])  # a list: an array would create its numbers again in each pass
         low, high = part.index(min(part)), part.index(max(part))
         kept[start + min(low, high)] = kept[start + max(low, high)] = None
     kept[len(ys) - 1] = None
@@ -157,14 +157,14 @@ def _find_ends(ys: Sequence[float], size: int) -> list[int]:
 
 
 def split_gaps(points: Iterable[tuple[float, float]]) -> Iterator[list[tuple[float, float]]]:
-    """Yield the stretches between points that are not finite."""
+    """Yield the stretches of finite points between points that are not finite."""
     for is_finite, stretch in groupby(points, key=lambda each: abs(each[0]) <= _LARGEST and abs(each[1]) <= _LARGEST):
         if is_finite:
             yield list(stretch)
 
 
 def read_at(run: Mapping[float, float], steps: Sequence[float]) -> list[float]:
-    """Return the run's values at these steps; NaN before its first, after its last and next to a non-finite one."""
+    """Return a run's values at these steps; NaN before its first step, after its last, and next to NaN or infinity."""
     if all(step in run for step in steps):
         return [run[step] for step in steps]
     own = sorted(run)
@@ -180,7 +180,7 @@ def _interpolate(run: Mapping[float, float], own: Sequence[float], step: float) 
 
 
 def build_shown(chart: LineChart) -> LineChart:
-    """Return the chart with gaps (NaN) for values that cannot be drawn; raise UsageError if nothing is left."""
+    """Return the chart with gaps (NaN) for values that cannot be drawn; raise UsageError if no value can be drawn."""
     low_x, low_y = (1 / _LARGEST if scale == "log" else -_LARGEST for scale in (chart.x_scale, chart.scale))
 
     def leave_gaps(xs: Sequence[float], ys: Sequence[float]) -> list[float]:
@@ -200,12 +200,12 @@ def build_shown(chart: LineChart) -> LineChart:
 
 
 def last_value(line: Line) -> float:
-    """Return the last value that can be drawn, NaN if there is none."""
+    """Return the last value that can be drawn; NaN if no value can be drawn."""
     return next((y for y in reversed(line.ys) if math.isfinite(y)), math.nan)
 
 
 def render_end_value(line: Line) -> str:
-    """Render the last value, unsmoothed; of a group mean ± sd and the number of its runs; of points their number."""
+    """Render the last value, unsmoothed; for a group mean ± sd and the number of runs; for points their number."""
     if line.look != "line":
         return formatting.render_count(sum(map(math.isfinite, line.ys)), "run")
     if not line.spread:
@@ -218,8 +218,8 @@ def render_end_value(line: Line) -> str:
 
 
 def build_band_edges(line: Line, scale: Scale) -> tuple[list[float], list[float]]:
-    """Return the lower and the upper edge of mean ± sd. On a logarithmic scale, which has no zero, the lower edge ends
-    a decade below the line's smallest value."""
+    """Return the lower and the upper edge of mean ± sd. On a logarithmic scale, which has no zero, the lower edge is at
+    least a tenth of the line's smallest value."""
     pairs = list(zip(line.ys, line.spread, strict=True))
     lower, upper = [y - sd for y, sd in pairs], [y + sd for y, sd in pairs]
     if scale == "log":
@@ -241,11 +241,11 @@ def build_ticks(low: float, high: float, wanted: int) -> list[float]:
     return [round(count * step, decimals) for count in range(first, last + 1)]
 
 
-_NEAR = 0.08  # fraction of the axis
+_NEAR = 0.08  # a fraction of the axis: the labels of ticks that are closer may overlap
 
 
 def build_log_ticks(low: float, high: float, wanted: int) -> list[float]:
-    """Return powers of ten, thinned out if they are many; 1-2-5 if they are few. Both ends have a tick."""
+    """Return powers of ten, thinned out if they are many, with factors 1, 2 and 5 if they are few; and both ends."""
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     stride = max(1, math.ceil((last - first) / max(wanted, 1)))
     ticks = [10.0**power for power in range(first, last + 1, stride)]
@@ -253,23 +253,23 @@ def build_log_ticks(low: float, high: float, wanted: int) -> list[float]:
         ticks = [factor * 10.0**power for power in range(first, last + 1) for factor in (1, 2, 5)]
     inside = [tick for tick in ticks if low * (1 - 1e-9) <= tick <= high * (1 + 1e-9)]
     ends = [_round_log(low, math.ceil), _round_log(high, math.floor)]
-    near = (high / low) ** _NEAR  # an end close to another label needs none
+    near = (high / low) ** _NEAR  # an end that is close to another tick does not become a tick
     return sorted({*inside, *(end for end in ends if all(not 1 / near < end / tick < near for tick in inside))})
 
 
 def _round_log(value: float, to_whole: Callable[[float], int]) -> float:
-    """Round to two digits, so that a tick stays within the axis."""
+    """Round to two digits with `to_whole` (up or down), so that a tick stays within the axis."""
     unit = 10.0 ** (math.floor(math.log10(value)) - 1)
     return float(f"{to_whole(round(value / unit, 6)) * unit:.2g}")
 
 
 def render_log_ticks(values: Sequence[float]) -> list[tuple[float, str]]:
-    """Render each tick with its own decimals: `0.001`, `0.01`."""
+    """Render each tick with as many decimals as it needs itself: `0.001`, `0.01`."""
     return [(value, formatting.render_number(value, 6)) for value in values]
 
 
 def render_ticks(values: Sequence[float]) -> list[str]:
-    """Render ticks with as many decimals as the most precise one needs."""
+    """Render all ticks with as many decimals as the most precise tick needs."""
     texts = [formatting.render_number(value, 6) for value in values]
     if any("e" in text for text in texts):
         return texts

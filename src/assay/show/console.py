@@ -1,7 +1,7 @@
 """The output of a command: results on stdout, everything else on stderr.
 
-A closed pipe (`assay run … | head`) does not end the command: its output is dropped, and the exit code is that of the
-work. A result that cannot be written for another reason, such as a full disk, is an error; for a message it is not.
+A closed pipe (`assay run … | head`) does not end a command: further output is dropped, and the exit code is that of
+the command's work. It is an error if a result cannot be written for another reason, such as a full disk.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Console:
-    """`quiet`: no messages, but results, warnings, errors. `above`: prints messages above the terminal's live view."""
+    """`quiet` suppresses messages, but not results, warnings, errors. `above` prints lines above the live view."""
 
     def __init__(self, *, quiet: bool = False, results_on_stderr: bool = False, above: Notify | None = None) -> None:
         self.quiet = quiet
@@ -34,7 +34,7 @@ class Console:
         return Console(quiet=self.quiet or quiet, results_on_stderr=self._results_on_stderr, above=self._above)
 
     def on_stderr(self, is_wanted: bool = True) -> Console:
-        """Return a console for results while stdout is used for a report (`--html -`)."""
+        """Return a console that writes results to stderr, for a command whose report uses stdout (`--html -`)."""
         return Console(quiet=self.quiet, results_on_stderr=is_wanted, above=self._above)
 
     def around(self, above: Notify) -> Console:
@@ -45,7 +45,7 @@ class Console:
         return sys.stderr if self._results_on_stderr else sys.stdout
 
     def write(self, text: str) -> None:
-        """Write a result as it is."""
+        """Write a result unchanged."""
         try:
             self.out.write(text)
             self.out.flush()
@@ -79,7 +79,7 @@ class Console:
         if as_json or fields:
             self.write_json(document.facts, fields)
             return
-        from assay.show.terminal_report import render_terminal  # not needed for tables and messages
+        from assay.show.terminal_report import render_terminal  # tables and messages do not need this module
 
         self.write(render_terminal(document, width=self.width, color=self.color, plain=self.is_plain))
 
@@ -91,12 +91,12 @@ class Console:
         self.error(f"warning: {text}")
 
     def error(self, text: str) -> None:
-        """Print a message even with `quiet`, wrapped between words; a pipe gets one line."""
+        """Print a message even with `quiet`, wrapped between words; in a pipe it stays one line."""
         write = self._above or (lambda lines: self.write_message(f"{lines}\n"))
         write(wrap(clean_lines(text), terminal_width(sys.stderr), "  "))
 
     def write_message(self, text: str) -> None:
-        """Write to stderr as it is."""
+        """Write to stderr unchanged."""
         try:
             sys.stderr.write(text)
             sys.stderr.flush()
@@ -105,7 +105,7 @@ class Console:
 
     @property
     def width(self) -> int | None:
-        """The columns of the terminal; None if the output is not a terminal, and nothing is shortened."""
+        """The columns of the terminal; None if the output is not a terminal, so that nothing is shortened."""
         return terminal_width(self.out)
 
     @property
@@ -114,12 +114,12 @@ class Console:
 
     @property
     def is_plain(self) -> bool:
-        """Whether only ASCII can be written."""
+        """Whether the output can show only ASCII."""
         return not can_encode(self.out, "…─±┤⣿░▒▓█·▏")
 
 
 class SilentConsole(Console):
-    """Prints nothing: the default of library functions."""
+    """A console that prints nothing: the default of library functions."""
 
     def write(self, text: str) -> None:
         pass
@@ -135,7 +135,7 @@ SILENT = SilentConsole(quiet=True)
 
 
 class CollectingConsole(SilentConsole):
-    """Keeps messages, warnings and errors unchanged for the caller."""
+    """A console that keeps messages, warnings and errors for the caller, unchanged."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -149,7 +149,7 @@ class CollectingConsole(SilentConsole):
 
 
 def silence(stream: TextIO) -> None:
-    """Drop all further output, also what Python flushes when it ends."""
+    """Drop all further output of a stream, also what Python flushes at exit."""
     with suppress(OSError, ValueError):
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, stream.fileno())
@@ -158,8 +158,8 @@ def silence(stream: TextIO) -> None:
 
 
 def build_same_call(words: Sequence[str] | None = None) -> str:
-    """Return the command line of this process (or these words), to be pasted; secrets must be filled in again."""
-    from assay.values.run import build_command  # for messages at the end of a command
+    """Return the command line of this process, or `words`, as it can be pasted; secrets must be filled in again."""
+    from assay.values.run import build_command  # loaded only for messages at the end of a command
     from assay.values.secrets import hide_arguments
 
     return build_command(("assay", *hide_arguments(sys.argv[1:] if words is None else words)))

@@ -1,4 +1,4 @@
-"""Numbers, durations, sizes and names as people read them; knows how wide a text is on a terminal."""
+"""Renders numbers, durations, sizes and names for people, and knows how wide a text is on a terminal."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from assay.system.terminal import use_color
 
 _SIZE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _AGE_UNITS = ((86400, "day"), (3600, "h"), (60, "min"), (1, "s"))
-# text that users copy from a sentence: something in backticks, or a command after a colon or on a line of its own
+# a part that is not wrapped, as users copy it: text in backticks, a command after a colon or at the start of a line
 _ATOM = r"`[^`]*`\S*|(?:(?<=: )|^)(?:assay|bash|cd|pip|tensorboard) \S.*?(?=$|; |  | \(|\)|, )\S*|\S+"
-_PLAIN_BELOW = 1e15  # larger floats are no longer exact to the unit
+_PLAIN_BELOW = 1e15  # larger numbers have an exponent, as many digits are hard to read
 
 
 def render_number(value: float, digits: int | None = 4) -> str:
-    """Render a number with `digits` significant digits, but all digits before the point; None keeps all digits. Only
-    below 0.0001 and from 1e15 on, where plain digits are hard to read, it has an exponent."""
+    """Render a number with `digits` significant digits, but all digits before the point; None keeps all digits. An
+    exponent is used only below 0.0001 and from 1e15 on, where plain digits are hard to read."""
     if isinstance(value, int):
         return str(value)
     if not math.isfinite(value):
@@ -35,19 +35,19 @@ def render_number(value: float, digits: int | None = 4) -> str:
 
 
 def join_first(names: Sequence[str], most: int) -> str:
-    """`a, b, c and 4 more`."""
+    """Return a text such as `a, b, c and 4 more`."""
     shown = ", ".join(names[:most])
     return f"{shown} and {len(names) - most} more" if len(names) > most else shown
 
 
 def render_count(count: int, noun: str, plural: str | None = None) -> str:
-    """`1 run`, `3 runs`."""
+    """Return a text such as `1 run` or `3 runs`."""
     return f"{count} {noun if count == 1 else plural or noun + 's'}"
 
 
 def render_size(size_bytes: float) -> str:
-    """`512 B`, `1.5 GiB`."""
-    amount, unit = float(min(abs(size_bytes), 1 << 1000)), 0  # a larger integer is not a float
+    """Return a text such as `512 B` or `1.5 GiB`."""
+    amount, unit = float(min(abs(size_bytes), 1 << 1000)), 0  # an integer may be larger than every float
     while amount >= 1023.5 and unit < len(_SIZE_UNITS) - 1:
         amount, unit = amount / 1024, unit + 1
     text = f"{amount:.0f}" if unit == 0 or amount >= 99.95 else f"{amount:.3g}"
@@ -55,7 +55,7 @@ def render_size(size_bytes: float) -> str:
 
 
 def render_clock(seconds: float) -> str:
-    """Render as `5:11`, `1:02:03`: for columns, where durations are compared by eye."""
+    """Return a text such as `5:11` or `1:02:03`, for columns, where durations are compared by eye."""
     if not math.isfinite(seconds):
         return "-"
     whole = math.floor(abs(seconds) + 0.5)
@@ -67,7 +67,7 @@ def render_clock(seconds: float) -> str:
 
 
 def render_duration(seconds: float) -> str:
-    """Render as `12ms`, `0.8s`, `42s`, `5m 11s`, `2h 3m`, `3d 4h`: for sentences."""
+    """Return a text such as `12ms`, `0.8s`, `42s`, `5m 11s`, `2h 3m` or `3d 4h`, for sentences."""
     if not math.isfinite(seconds):
         return "-"
     if seconds < 0:
@@ -83,12 +83,12 @@ def render_duration(seconds: float) -> str:
     return " ".join(f"{amount}{unit}" for amount, unit in parts if amount)
 
 
-# seconds of the smaller unit, how many are used, how many make the larger unit, the names of both
+# for each line: seconds of the smaller unit, how many of it are used, how many make the larger one, names of both
 _DURATION_UNITS = ((1, 3600, 60, "m", "s"), (60, 24 * 60, 60, "h", "m"), (3600, math.inf, 24, "d", "h"))
 
 
 def render_age(seconds: float) -> str:
-    """Render as `just now`, `42 s ago`, `3 h ago`, `1 day ago`; clocks of two hosts may differ by a few seconds."""
+    """Return a text such as `just now`, `42 s ago` or `1 day ago`; clocks of two hosts may differ by a few seconds."""
     if seconds < 5:
         return "just now"
     unit_s, unit = next(each for each in _AGE_UNITS if seconds >= each[0])
@@ -104,7 +104,7 @@ def clean(text: str) -> str:
 
 
 def clean_lines(text: str) -> str:
-    """`clean` several lines: line ends and tabs stay."""
+    """Return several lines that are printable: each is cleaned by `clean`; line ends and tabs stay."""
     return text if text.isprintable() else re.sub(_LINE_PARTS, lambda part: clean(part[0]), text)
 
 
@@ -119,7 +119,7 @@ def _escape(char: str) -> str:
 
 
 def display_width(text: str) -> int:
-    """Return the columns of a printable text: two for East Asian wide characters, none for combining ones."""
+    """Return the columns of a printable text: East Asian wide characters have two, combining characters none."""
     return len(text) if text.isascii() else sum(map(_char_width, text))
 
 
@@ -130,7 +130,7 @@ def _char_width(char: str) -> int:
 
 
 def shorten(text: str, width: int, mark: str = "…", front: int | None = None) -> str:
-    """Cut to `width` columns, `front` from the beginning; by default in the middle, as names differ at both ends."""
+    """Cut a text to `width` columns, `front` of them from its start; by default half, as names differ at both ends."""
     if display_width(text) <= width:
         return text
     room = width - display_width(mark)
@@ -156,8 +156,8 @@ def pad(text: str, width: int, align: str = "left") -> str:
 
 
 def wrap(text: str, width: int | None, indent: str = "") -> str:
-    """Wrap prose between words; `indent` begins all lines but the first. None: leave it unchanged. Commands and words
-    stay whole, even if they are longer than a line: a terminal joins the lines that it breaks."""
+    """Wrap prose between words; every line but the first begins with `indent`. If `width` is None, return it unchanged.
+    Commands and words stay whole, even if they are longer than a line: a terminal rejoins lines that it breaks."""
     if width is None:
         return text
     return "\n".join(_wrap_line(line, width, indent) for line in text.split("\n"))
@@ -178,7 +178,7 @@ def _wrap_line(line: str, width: int, indent: str) -> str:
 
 
 # ---------------------------------------------------------------- text in other formats
-# One function for each format into which text of users' files, logs and programs is written; every writer uses it.
+# There is one function for each format into which text of users' files, logs and programs is written.
 
 
 def escape_markdown(text: str) -> str:
@@ -201,17 +201,17 @@ def escape_html(value: object) -> str:
 
 
 def escape_xml(text: str) -> str:
-    """Clean text for an XML library, which escapes markup: XML allows no control characters and no lone surrogates."""
+    """Clean text for an XML library, which escapes markup: control characters and lone surrogates are invalid."""
     return clean_lines(text)
 
 
 def escape_csv(value: Any) -> Any:
-    """Return a cell that a spreadsheet shows as text. Text that looks like a formula gets an apostrophe in front;
-    numbers stay numbers, also as text (`-1`, `+3e-4`)."""
+    """Return a cell that a spreadsheet shows as text. A text that looks like a formula gets an apostrophe in front;
+    numbers stay unchanged, also as texts (`-1`, `+3e-4`)."""
     if not isinstance(value, str):
         return value
     text = make_safe(value)
-    # a spreadsheet ignores leading blanks and line ends, and accepts the wide forms of the signs too
+    # a spreadsheet ignores leading blanks and line ends, and also accepts the wide forms of the signs
     is_formula = text.lstrip(" \n").startswith(_FORMULA) and not re.fullmatch(_NUMERIC, text)
     return f"'{text}" if is_formula else text
 
@@ -226,12 +226,12 @@ def make_safe(text: str) -> str:
 
 
 def escape_json(text: str) -> str:
-    """Escape characters in JSON that a terminal interprets or that cannot be encoded; they are only inside strings."""
+    """Escape characters in JSON that a terminal interprets or that cannot be encoded; strings alone contain them."""
     return re.sub(UNSAFE, lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def render_facts(value: Any, fields: Sequence[str] = ()) -> str:
-    """Render JSON for scripts, valid for every parser and without loss."""
+    """Render a value as JSON for scripts, valid for every parser and without loss."""
     import json
 
     chosen = choose_fields(to_json(value), fields)
@@ -239,7 +239,7 @@ def render_facts(value: Any, fields: Sequence[str] = ()) -> str:
 
 
 def to_json(value: Any) -> Any:
-    """Convert to JSON values. JSON has no NaN: it becomes the string "NaN", never a silent null."""
+    """Convert a value to JSON values. JSON has no NaN: NaN becomes the string "NaN", never a silent null."""
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, dict):
@@ -250,7 +250,7 @@ def to_json(value: Any) -> Any:
 
 
 def choose_fields(facts: Any, fields: Sequence[str]) -> Any:
-    """Return these fields of an object, or of each object of a list: null for a missing one."""
+    """Return these fields of an object, or of each object in a list: a missing field is null."""
     if not fields:
         return facts
     rows = [_flatten(row) for row in (facts if isinstance(facts, list) else [facts])]
@@ -260,22 +260,22 @@ def choose_fields(facts: Any, fields: Sequence[str]) -> Any:
 
 
 def _flatten(facts: dict[str, Any], before: str = "") -> dict[str, Any]:
-    """Return all fields, nested ones as `metrics.loss`."""
+    """Return all fields; nested fields have names such as `metrics.loss`."""
     found = {f"{before}{key}": value for key, value in facts.items()}
     inner = (_flatten(value, f"{before}{key}.") for key, value in facts.items() if isinstance(value, dict))
     return {**found, **{name: value for each in inner for name, value in each.items()}}
 
 
-# control characters except tabs and line ends, direction marks of right-to-left scripts, lone surrogates
+# matches control characters except tabs and line ends, direction marks, line separators, lone surrogates
 UNSAFE = "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 
 
 class GuardedStream:
-    """A standard stream that never passes on control characters of terminals, whatever wrote them.
+    """A standard stream that never passes on control characters of terminals, in whatever text they are written.
 
-    Names and messages are cleaned where they are rendered; this class is the last defence for a forgotten one, and
-    keeps text that cannot be encoded from ending a command. Colours stay if colours are used. `buffer` is not guarded:
-    the logs of runs are printed byte for byte.
+    Names and messages are cleaned where they are rendered. This class cleans texts that were forgotten, and escapes
+    text that cannot be encoded, so that it does not end a command. Colours stay if colours are used. `buffer` is not
+    guarded: the logs of runs are printed byte for byte.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -284,7 +284,7 @@ class GuardedStream:
 
     def write(self, text: str) -> int:
         if not text.replace("\n", "").isprintable() and re.search(UNSAFE, text):
-            parts = re.split(_COLOR, text) if self._has_color else [text]  # every second part is a colour
+            parts = re.split(_COLOR, text) if self._has_color else [text]  # every second part is a colour code
             parts[::2] = map(make_safe, parts[::2])
             text = "".join(parts)
         return self.unguarded.write(text)
@@ -301,10 +301,10 @@ _COLOR = r"(\x1b\[[0-9;]*m)"
 
 
 def guard(stream: TextIO) -> TextIO:
-    """Guard a stream; a missing stream (`>&-`) stays missing."""
+    """Return a guarded stream; for a missing stream (`>&-`), None."""
     return stream if stream is None or isinstance(stream, GuardedStream) else cast("TextIO", GuardedStream(stream))
 
 
 def unguard(stream: TextIO) -> TextIO:
-    """Return the stream itself for the live view, which moves the cursor and cleans its own texts."""
+    """Return the unguarded stream, for the live view, which moves the cursor and cleans its texts itself."""
     return stream.unguarded if isinstance(stream, GuardedStream) else stream

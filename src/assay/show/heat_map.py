@@ -1,4 +1,4 @@
-"""Bars and heat maps of a document: with block characters for a terminal, as SVG for a page."""
+"""Renders bars and heat maps of a document: with block characters for a terminal, as SVG for a page."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _BAR = 36  # columns of the longest bar
 _EIGHTHS = "▏▎▍▌▋▊▉█"
 _HEAT_ROWS = 24
 _WIDEST_CELL = 3
-_SIGNS = (  # for each level: its character, the same in ASCII, its colour
+_SIGNS = (  # for each level: its character, its ASCII character, its colour
     ("·", ".", "dim"),
     ("░", "-", "green"),
     ("▒", "+", "yellow"),
@@ -28,7 +28,7 @@ _LAST = len(_SIGNS) - 1
 _WIDTH, _LEFT, _TOP = 1000, 46, 4
 _TALLEST = 560
 _LARGEST_CELL = 26
-_MOST_TITLES = 600  # cells that have their own title
+_MOST_TITLES = 600  # most cells that have a title of their own
 _LONGEST_BAR = 420
 _LONGEST_LABEL = 36
 
@@ -38,7 +38,7 @@ def find_level(value: float, limits: Sequence[float]) -> int:
 
 
 def find_first(cell: int, cells: int, length: int) -> int:
-    """Return the index of the first of `length` elements in this cell."""
+    """Return the index of the first of `length` elements that are in this cell of `cells`."""
     return -(-cell * length // cells)
 
 
@@ -47,7 +47,7 @@ def render_bars(block: Bars, *, color: bool, plain: bool) -> Iterator[str]:
     items = [(shorten(clean(label), _LONGEST_LABEL, "~" if plain else "…"), count) for label, count in block.items]
     label_width = max((display_width(label) for label, _ in items), default=0)
     for label, count in items:
-        eighths = math.ceil(count / most * _BAR * 8)  # any value that is not zero is visible
+        eighths = math.ceil(count / most * _BAR * 8)  # rounded up, so that any value above zero is visible
         part = _EIGHTHS[eighths % 8 - 1] if eighths % 8 else ""
         bar = "#" * -(-eighths // 8) if plain else "█" * (eighths // 8) + part
         shown = paint(bar, "cyan") if color and bar else bar
@@ -77,7 +77,7 @@ def render_heat_map(block: HeatMap, width: int, *, color: bool, plain: bool) -> 
 
 
 def shrink(cells: Sequence[Sequence[float]], rows: int, columns: int) -> list[list[float]]:
-    """Shrink to at most so many cells; a merged cell has the largest of its values."""
+    """Shrink to at most `rows` and `columns`; a merged cell has the largest of its values."""
     narrow = [[max(part) for part in _split(row, columns)] for row in cells]
     return [[max(values) for values in zip(*group, strict=True)] for group in _split(narrow, rows)]
 
@@ -127,7 +127,7 @@ def draw_heat_map(block: HeatMap) -> str:
                 f'<rect class="l{found[first]}" x="{_LEFT + first * width:.1f}" y="{_TOP + row * height:.1f}" '
                 f'width="{(end - first) * width:.1f}" height="{height:.1f}">{title}</rect>'
             )
-    step = max(1, -(-rows * 14 // round(max(1.0, rows * height))))  # a label needs 14 units
+    step = max(1, -(-rows * 14 // round(max(1.0, rows * height))))  # a label needs 14 units of height
     parts += [
         f'<text class="tick" x="{_LEFT - 6}" y="{_TOP + row * height + height / 2 + 4:.1f}" text-anchor="end">'
         f"{find_first(row, rows, block.lengths[0])}</text>"
@@ -139,7 +139,7 @@ def draw_heat_map(block: HeatMap) -> str:
 
 
 def _list_runs(levels: Sequence[int], merges: bool) -> Iterator[tuple[int, int]]:
-    """Merge neighbours of one level to one rectangle; cells above the first limits only if they are too many."""
+    """Yield ranges of adjacent cells of one level. Cells above the first limits are merged only if `merges`."""
     for _, group in groupby(range(len(levels)), lambda at: (levels[at], None if merges or levels[at] < 2 else at)):
         places = list(group)
         yield places[0], places[-1] + 1

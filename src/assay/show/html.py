@@ -1,10 +1,10 @@
-"""A document as one HTML page without scripts or external files, in light or dark as the reader's system is.
+"""Renders a document as one HTML page without scripts or external files, in the reader's light or dark theme.
 
-`page/report.html` is the template; the style of `page/colors.css` and `page/report.css` becomes part of the page;
-`page/blocks.html` shows each kind of block, here and on the pages of `assay serve`. The environment cleans and escapes
-every text; only drawings, below and in `show/heat_map.py`, are markup and escape their own texts. Drawings get their
-colours from the style sheet by class names, so one drawing serves both themes. Long curves are thinned to what a
-screen can show, with their extremes.
+`page/report.html` is the template; the styles of `page/colors.css` and `page/report.css` become part of the page;
+`page/blocks.html` renders each kind of block, for this page and for those of `assay serve`. The environment cleans and
+escapes every text; only drawings, made by this module and `show/heat_map.py`, are markup and escape their own texts.
+Drawings get their colours from the style sheet by class names, so that one drawing serves both themes. Long curves are
+thinned to what a screen can show; their extremes are kept.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from assay.values import document as doc
 _FOLDER = os.path.join(os.path.dirname(__file__), "page")
 WIDTH, WIDE = 560, 1120
 _LEFT, _RIGHT, _TOP = 58, 12, 10
-_GAP = 18  # between two panels
-_AXIS = 28  # below the last panel, for the numbers of the x axis
-_NAMED_AXIS = 96  # below the last panel, for slanted names
+_GAP = 18  # the height between two panels
+_AXIS = 28  # the height below the last panel, for the numbers of the x axis
+_NAMED_AXIS = 96  # the height below the last panel, for slanted names
 _LONGEST_NAME = 18
 _CHARACTER = 6.3  # the approximate width of a character in a tick
-_LABEL = 20  # for the name of an axis
-_NAME_ROOM = 16  # from one slanted name to the next
-_MOST_POINTS = 500  # of a curve
+_LABEL = 20  # the height of an axis's name
+_NAME_ROOM = 16  # the distance from one slanted name to the next
+_MOST_POINTS = 500  # most points of a curve
 
 
 def render_html(document: doc.Document) -> str:
@@ -43,7 +43,7 @@ def render_html(document: doc.Document) -> str:
 
 
 def load_style() -> Markup:
-    """Load the colours of both themes, and the style of a document's blocks."""
+    """Load the style sheets: the colours of both themes, and the styles of a document's blocks."""
     texts = []
     for name in ("colors.css", "report.css"):
         with open(os.path.join(_FOLDER, name), encoding="utf-8") as file:
@@ -51,14 +51,14 @@ def load_style() -> Markup:
     return Markup("".join(texts))  # noqa: S704 (our own files)
 
 
-@cache  # with its compiled templates: compiling one is slower than filling it in
+@cache  # the environment keeps its compiled templates: compiling one is slower than filling it in
 def build_environment(*folders: str) -> Environment:
-    """Build the environment of templates in these folders and in ours, with `blocks.html` for a document's blocks."""
+    """Build the environment of the templates in `folders` and in `page`, which has `blocks.html` for documents."""
     environment = Environment(
         loader=FileSystemLoader([*folders, _FOLDER]),
         autoescape=True,
         undefined=StrictUndefined,
-        # output of templates: lines stay lines, our markup stays markup
+        # cleans the output of templates: line ends stay, and Markup stays unchanged
         finalize=lambda value: value if isinstance(value, Markup) else formatting.clean_lines(str(value)),
         trim_blocks=True,
         lstrip_blocks=True,
@@ -76,7 +76,7 @@ def _draw(block: doc.Chart | doc.Bars | doc.HeatMap) -> Markup:
 
 
 def build_parts(blocks: Sequence[doc.Block]) -> list[tuple[str, Any]]:
-    """Return each block with the name of its type; successive charts are one part."""
+    """Return each block with the name of its type; successive charts become one part."""
     named = [(type(block).__name__, block) for block in doc.choose_blocks(blocks, "html")]
     parts: list[tuple[str, Any]] = []
     for name, group in groupby(named, key=lambda pair: pair[0]):
@@ -86,7 +86,7 @@ def build_parts(blocks: Sequence[doc.Block]) -> list[tuple[str, Any]]:
 
 
 def build_rows(block: doc.TableBlock) -> list[dict[str, Any]]:
-    """Return each row with its cells as spans, its notes, and the text before it."""
+    """Return each row with its cells as spans, its notes, its role, and the text before it."""
     columns, rows = block.table.columns, block.table.rows
     texts = [build_texts(column, [row[index] for row in rows]) for index, column in enumerate(columns)]
     built = []
@@ -104,7 +104,7 @@ def build_rows(block: doc.TableBlock) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """Converts values to positions in the drawing."""
+    """Converts values of a panel to positions in the drawing."""
 
     x_range: tuple[float, float]
     y_range: tuple[float, float]
@@ -133,7 +133,7 @@ def _fraction(value: float, bounds: tuple[float, float]) -> float:
 
 
 def draw(chart: doc.Chart) -> str:
-    """Draw an <svg> element; without a finite value it contains a note."""
+    """Draw a chart as an <svg> element; if the chart has no finite values, it contains a note."""
     points = [point for panel in chart.panels for point in _list_points(panel)]
     width = WIDE if chart.is_wide else WIDTH
     below = _NAMED_AXIS if _is_named(chart) else _AXIS
@@ -188,7 +188,7 @@ def _widen(low: float, high: float, margin: float = 0.0) -> tuple[float, float]:
 
 
 def _draw_marks(chart: doc.Chart, frame: Frame, bottom: float) -> Iterator[str]:
-    """Draw stretches as a stripe, single values as a line."""
+    """Draw each span as a stripe, and each single value as a line."""
     for style, start, end in chart.spans:
         left, right = max(frame.x(start), _LEFT), min(frame.x(end), frame.right)
         yield _rect(style, left, frame.top, max(right - left, 2.0), bottom - frame.top)
@@ -203,14 +203,14 @@ def _rect(style: str, x: float, y: float, width: float, height: float, *, inner:
 
 
 def _is_named(chart: doc.Chart) -> bool:
-    """Whether labels need more space than the distance of two ticks."""
+    """Return whether a label is wider than the distance between two ticks, so that labels must be slanted."""
     ticks = chart.x_ticks or ()
     room = ((WIDE if chart.is_wide else WIDTH) - _LEFT - _RIGHT) / max(1, len(ticks))
     return any(len(text) > 5 and 7 * len(text) > room for _, text in ticks)
 
 
 def _draw_x_axis(chart: doc.Chart, frame: Frame) -> Iterator[str]:
-    """Draw the axis; whole numbers are steps."""
+    """Draw the labels of the x axis; without `x_ticks`, these are whole numbers."""
     ticks = chart.x_ticks
     if ticks is None:
         found = build_ticks(*frame.x_range, 12 if chart.is_wide else 6)
@@ -225,13 +225,13 @@ def _draw_x_names(ticks: Sequence[tuple[float, str]] | None, frame: Frame) -> It
     ticks = ticks or ()
     for value, text in ticks[:: max(1, -(-len(ticks) * _NAME_ROOM // round(frame.right - _LEFT)))]:
         x, y = frame.x(value) + 3, frame.bottom + 16
-        name = escape_html(shorten(clean(text), min(_LONGEST_NAME, round(x / 5))))  # a slanted character is 5 wide
+        name = escape_html(shorten(clean(text), min(_LONGEST_NAME, round(x / 5))))  # a slanted character takes 5
         turn = f'transform="rotate(-42 {x:.1f} {y:.1f})"'
         yield f'<text class="tick" x="{x:.1f}" y="{y:.1f}" text-anchor="end" {turn}>{name}</text>'
 
 
 def _draw_hovers(chart: doc.Chart, frame: Frame, bottom: float) -> Iterator[str]:
-    """Draw invisible bars that show a text under the mouse."""
+    """Draw invisible bars that show a text when the mouse is over them."""
     hovers = chart.hovers
     for index, (x, text) in enumerate(hovers):
         left = frame.x((hovers[index - 1][0] + x) / 2) if index else frame.x(frame.x_range[0])
@@ -312,7 +312,7 @@ def _draw_marker(marker: str, style: str, x: float, y: float, inner: str = "") -
 
 
 def _most_points(frame: Frame) -> int:
-    """Return the number of points that the drawing can show."""
+    """Return the largest number of points that is worth drawing for a curve."""
     return _MOST_POINTS * (2 if frame.width == WIDE else 1)
 
 

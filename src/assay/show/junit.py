@@ -1,9 +1,9 @@
-"""A document's suites as JUnit XML.
+"""Renders a document's suites as JUnit XML.
 
-JUnit knows passed, failed, in error and skipped. FAIL is a failure; ERROR (a crash, a time-out, nothing to compare) is
-an error. CHANGED is a failure too, with its name as the `type`. INCONCLUSIVE is skipped, with its message: neither
-wrong nor right was shown, so it is neither red nor passed; its exit code, 3, stops a pipeline. A result that did not
-pass but has an excuse (`CHANGED, allowed`) is also skipped.
+JUnit knows the results passed, failed, in error and skipped. FAIL is a failure; ERROR (a crash, a time-out, nothing to
+compare) is an error. CHANGED is a failure, too, with its name as the `type`. INCONCLUSIVE is skipped, with its message:
+the case was shown neither wrong nor right; the exit code, 3, stops a pipeline. A result that did not pass but has an
+excuse (`CHANGED, allowed`) is also skipped.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def _build_case(case: Case) -> ET.Element:
     if case.kind is VerdictKind.PASS:
         return node
     kind = case.type or str(case.kind)
-    # skipped cases have no type in JUnit's schema: their message begins with it
+    # skipped cases have no type in JUnit's schema: the message begins with the type
     if case.excuse or ELEMENTS[case.kind] == "skipped":
         outcome = ET.SubElement(node, "skipped", {"message": escape_xml(f"{case.excuse or kind}: {case.message}")})
     else:

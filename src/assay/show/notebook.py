@@ -1,7 +1,7 @@
-"""Runs in a notebook: a table as HTML, and a view that is updated.
+"""Shows runs in a notebook: a table as HTML, and a view that is updated.
 
-Styles are inline, since untrusted notebooks drop style sheets. Text has the colour of the page, and lines have the
-same colour made faint, for light and dark themes; dots of states are visible on both.
+Styles are inline, since untrusted notebooks drop style sheets. Text has the colour of the page, and lines a fainter
+shade of this colour, for light and dark themes; the dots of states are visible on both.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _CELL = f"padding:2px 10px;{_LINE}"
 
 
 def render_runs(heading: str, table: Table, states: Mapping[str, int]) -> str:
-    """Render a heading, a bar with the number of runs in each state, and the first rows."""
+    """Render a heading, a bar with the number of runs in each state, and the first MOST_ROWS rows."""
     total = sum(states.values())
     counts = " &nbsp;".join(f"{_render_dot(state)}{count} {escape_html(state)}" for state, count in states.items())
     parts = [f'<div style="margin-bottom:4px"><b>{escape_html(heading)}</b> {counts}</div>']
@@ -76,7 +76,7 @@ def _render_cells(column: Column, values: Sequence[Any]) -> list[str]:
 
 
 def find_kernel() -> bool:
-    """Whether this is a notebook: IPython with a kernel, not a terminal."""
+    """Return whether this process is the kernel of a notebook: IPython with a kernel, not on a terminal."""
     import sys
 
     if "IPython" not in sys.modules:
@@ -86,7 +86,7 @@ def find_kernel() -> bool:
 
 
 class LiveView:
-    """HTML below a cell, replaced by each update."""
+    """HTML below a cell; each update replaces it."""
 
     def __init__(self, html: str) -> None:
         self._library: Any = import_module("IPython.display")

@@ -1,4 +1,4 @@
-"""A chart on a terminal, in braille dots or in ASCII."""
+"""Draws a chart on a terminal, in braille dots or in ASCII."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from assay.system import terminal
 
 _HUES = ("blue", "red", "green", "magenta", "cyan", "yellow")
 PALETTE = (*_HUES, *(f"bright_{hue}" for hue in _HUES))
-_MARKS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"  # each line has its own
-_DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))  # braille: column, row → bit
+_MARKS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"  # each line has its own mark
+_DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))  # the bits of braille dots, by column and row
 _SMALLEST = 20, 6  # columns and rows below which a plot shows nothing
-_MOST_ENDS = 1 / 6  # of the width, for marks behind the ends of lines
+_MOST_ENDS = 1 / 6  # fraction of the width for marks next to the ends of lines
 
 
 @dataclass(frozen=True, slots=True)
 class _Area:
-    """The positions of values inside the drawing: a grid of cells, each with its own grid of dots."""
+    """Converts values to positions in the drawing: a grid of cells, each of which is a grid of dots."""
 
     columns: int
     rows: int
-    x_range: tuple[float, float]  # of transformed values, like y_range
+    x_range: tuple[float, float]  # the range of transformed values, as y_range
     y_range: tuple[float, float]
-    transforms: tuple[Callable[[float], float], Callable[[float], float]]  # of x and of y
+    transforms: tuple[Callable[[float], float], Callable[[float], float]]  # the transforms of x and of y
     dots: tuple[int, int]
 
     def dot(self, x: float, y: float) -> tuple[int, int]:
@@ -68,7 +68,7 @@ def render_plot(
     ticks = _build_y_ticks(shown, area)
     margin = max(map(len, ticks.values()))
     area = replace(area, columns=max(wide - margin - 4, 8))
-    looks = [line.look for line in shown.lines]  # the only series of another kind has the sign of that kind
+    looks = [line.look for line in shown.lines]  # the only series drawn as dots or crosses has their sign
     own = {"dots": "o" if plain else "•", "crosses": "x" if plain else "×"}  # noqa: RUF001
     signs = [own[look] if look in own and looks.count(look) == 1 else _MARKS[i] for i, look in enumerate(looks)]
     hues = [PALETTE[number % len(PALETTE)] for number, _ in number_lines(shown.lines)] if color else ()
@@ -116,7 +116,7 @@ def _build_y_ticks(chart: LineChart, area: _Area) -> dict[int, str]:
 
 @dataclass(slots=True)
 class _Cell:
-    """A character of the drawing: its dots, its line (the last one drawn), and the line whose mark covers the dots."""
+    """A character of the drawing: its dots, the line drawn last in it, and the line whose mark covers the dots."""
 
     dots: int = 0
     line: int = 0
@@ -129,7 +129,7 @@ Cells = dict[tuple[int, int], _Cell]  # (column, row) → cell
 
 def _draw(chart: LineChart, area: _Area, plain: bool) -> Cells:
     cells: Cells = {}
-    order = sorted(enumerate(chart.lines), key=lambda pair: pair[1].look != "line")  # points are drawn over lines
+    order = sorted(enumerate(chart.lines), key=lambda pair: pair[1].look != "line")  # points cover lines
     for number, line in order:
         for x, y in _trace(line, area):
             cell = cells.setdefault((x // area.dots[0], y // area.dots[1]), _Cell(line=number))
@@ -144,7 +144,7 @@ def _draw(chart: LineChart, area: _Area, plain: bool) -> Cells:
 def _trace(line: Line, area: _Area) -> Iterator[tuple[int, int]]:
     """Yield the dots of a line; a gap in the values is a gap in the line."""
     before: tuple[int, int] | None = None
-    most = 4 * area.columns * area.dots[0]  # more points change nothing
+    most = 4 * area.columns * area.dots[0]  # more points would not change the drawing
     xs, ys = thin_line(line.xs, line.ys, most) if line.look == "line" else (line.xs, line.ys)
     for x, y in zip(xs, ys, strict=True):
         if y != y:  # noqa: PLR0124
@@ -190,7 +190,7 @@ def _render_rows(
 
 
 def _find_ends(chart: LineChart, area: _Area) -> dict[int, list[int]]:
-    """Return row → all lines that end there at the right edge, from top to bottom."""
+    """Return row → the lines that end in this row at the right edge, from top to bottom."""
     found: dict[int, list[tuple[int, int]]] = {}
     for number, line in enumerate(chart.lines):
         column, row, dot = _find_end(line, area)
@@ -200,7 +200,7 @@ def _find_ends(chart: LineChart, area: _Area) -> dict[int, list[int]]:
 
 
 def _find_end(line: Line, area: _Area) -> tuple[int, int, int]:
-    """Return column, row and dot of a line's last point; -1 if it has none."""
+    """Return column, row and dot of a line's last point; -1 for each if the line has no point."""
     pairs = zip(reversed(line.xs), reversed(line.ys), strict=True)
     end = next(((x, y) for x, y in pairs if math.isfinite(y)), None)
     if end is None:
@@ -210,9 +210,9 @@ def _find_end(line: Line, area: _Area) -> tuple[int, int, int]:
 
 
 def _put_marks(cells: Cells, chart: LineChart, area: _Area, ends: Mapping[int, Sequence[int]]) -> None:
-    """Mark each line on its way, since shades differ too little, and at an end before the edge."""
+    """Put a mark on each line, since its colour alone is not enough, and at an end before the right edge."""
     at_edge = {number for each in ends.values() for number in each}
-    own: dict[int, list[tuple[int, int]]] = {}  # cells that no other line touches
+    own: dict[int, list[tuple[int, int]]] = {}  # cells through which only one line goes
     for index, cell in cells.items():
         if not cell.is_shared and cell.mark is None:
             own.setdefault(cell.line, []).append(index)
@@ -227,7 +227,7 @@ def _put_marks(cells: Cells, chart: LineChart, area: _Area, ends: Mapping[int, S
 
 
 def _put_end(cells: Cells, area: _Area, number: int, end: tuple[int, int, int]) -> None:
-    """Put a mark next to the end if there is room; otherwise the line has only the mark on its way."""
+    """Put a mark next to the end of a line if a cell there is free; else the line has only its other mark."""
     column, row, _ = end
     if column < 0:
         return
@@ -238,7 +238,7 @@ def _put_end(cells: Cells, area: _Area, number: int, end: tuple[int, int, int]) 
 
 
 def _render_ends(numbers: Sequence[int], most: int, hues: Sequence[str]) -> str:
-    """Render the marks of lines that end in the same row one after the other."""
+    """Render the marks of lines that end in the same row, one after another."""
     shown = numbers if len(numbers) <= most else numbers[: most - 1]
     rest = "…" if len(shown) < len(numbers) else ""
     return "".join(_paint_mark(_MARKS[number], number, hues) for number in shown) + rest
@@ -295,6 +295,6 @@ def _render_legend(
 
 
 def _paint_mark(text: str, number: int, hues: Sequence[str]) -> str:
-    """Paint the mark at the start of a text; without `hues` there are no colours."""
+    """Paint the mark at the start of a text; without `hues`, return the text unchanged."""
     mark, space, rest = text.partition(" ")
     return terminal.paint(mark, hues[number]) + space + rest if hues else text

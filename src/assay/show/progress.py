@@ -1,4 +1,4 @@
-"""The progress of a study: a live view on a terminal, one line per event elsewhere."""
+"""Shows the progress of a study: a live view on a terminal, elsewhere one line per event."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _HEARTBEAT_S = 30.0
 _REFRESH_S = 0.1
 _BAR = 40
 _MESSAGES = 3
-_LINES_AROUND = 6  # bar, counts, names of the columns, "and more", the prompt
-_LOUD_FAILURES = 20  # failures that have a line of their own; further ones are only in the report
+_LINES_AROUND = 6  # the lines for the bar, counts, names of the columns, "and more", and the prompt
+_LOUD_FAILURES = 20  # failures that are printed one by one; further failures are only in the report
 _WELL = frozenset({"done", "pruned"})
 _HIDE_CURSOR, _SHOW_CURSOR = "\x1b[?25l", "\x1b[?25h"
 _ERASE_LINE, _ERASE_LINE_ABOVE = "\r\x1b[2K", "\x1b[1A\x1b[2K"
-_USUAL_SIZE = os.terminal_size((80, 25))  # for a terminal that does not report its size
+_USUAL_SIZE = os.terminal_size((80, 25))  # the size of a terminal that does not report it
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +34,9 @@ class RunningRow:
     attempt: int = 1
     metrics: Mapping[str, float] = field(default_factory=dict)  # the last value of each metric
     step: float | None = None
-    was_found: bool = False  # it was running before this command began
-    is_waiting: bool = False  # in the queue of a farm
-    begins: str = ""  # where a later attempt begins, as in "continues from step 4,200"
+    was_found: bool = False  # the run was running before this command began
+    is_waiting: bool = False  # the run is in the queue of a farm
+    begins: str = ""  # where a later attempt begins, such as "continues from step 4,200"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,26 +60,26 @@ class BestRow:
 
 @dataclass(frozen=True, slots=True)
 class ProgressView:
-    """The state of a study at one moment. Numbers are runs; `failed` includes time-outs and lost runs."""
+    """The state of a study at one time. Counts are counts of runs; `failed` includes time-outs and lost runs."""
 
     study: str
     total: int
     done: int = 0
     failed: int = 0
-    timed_out: int = 0  # of `failed`
-    lost: int = 0  # of `failed`
+    timed_out: int = 0  # runs of `failed` that timed out
+    lost: int = 0  # runs of `failed` that were lost
     stopped: int = 0
-    pruned: int = 0  # ended by a rule
+    pruned: int = 0  # runs that a rule ended
     running: tuple[RunningRow, ...] = ()
-    step_name: str = "step"  # the unit by which the runs count
+    step_name: str = "step"  # the unit in which runs count
     queued: int = 0
     eta_s: float | None = None
     elapsed_s: float = 0.0
-    kept: int = 0  # of `done`: finished before this command began
-    ended: tuple[EndedRow, ...] = ()  # since the last update
-    news: tuple[RunningRow | EndedRow, ...] = ()  # ended and started runs in order, however short
-    best: BestRow | None = None  # so far
-    is_new_best: bool = False  # since the last update
+    kept: int = 0  # runs of `done` that finished before this command began
+    ended: tuple[EndedRow, ...] = ()  # runs that ended since the last update
+    news: tuple[RunningRow | EndedRow, ...] = ()  # runs that ended or started since the last update, in order
+    best: BestRow | None = None  # the best run so far
+    is_new_best: bool = False  # the best run has changed since the last update
     messages: tuple[str, ...] = ()  # lasting notices, such as the reason to wait
 
     @property
@@ -90,7 +90,7 @@ class ProgressView:
 def estimate_eta(
     durations_s: Sequence[float], running_elapsed_s: Sequence[float], queued: int, slots: int
 ) -> float | None:
-    """Return the seconds until the last run ends, if the rest takes as long as finished runs; None before the first."""
+    """Return the seconds until the last run ends, if the rest takes as long as finished runs; None if none finished."""
     if not queued and not running_elapsed_s:
         return 0.0
     if not durations_s:
@@ -99,7 +99,7 @@ def estimate_eta(
     busy = [_remaining(elapsed, mean, durations_s) for elapsed in running_elapsed_s]
     free = [0.0] * max(0, slots - len(busy))
     ends = busy + free or [0.0]
-    # whole rounds need no simulation: each takes one run per slot, and a mean duration
+    # rounds that fill all slots need no simulation: each takes one run per slot, and a mean duration
     rounds = max(0, queued // len(ends) - 1)
     heapq.heapify(ends)
     for _ in range(queued - rounds * len(ends)):
@@ -108,18 +108,18 @@ def estimate_eta(
 
 
 def _remaining(elapsed: float, mean: float, durations_s: Sequence[float]) -> float:
-    """Return a run's remaining time. If it has outlived the mean, compare it with runs that took at least as long."""
+    """Return a run's remaining time. A run that takes longer than the mean is compared with runs that took longer."""
     if elapsed <= mean:
         return mean - elapsed
     longer = [duration - elapsed for duration in durations_s if duration > elapsed]
     return sum(longer) / len(longer) if longer else 0.1 * elapsed
 
 
-Segment = tuple[str, str]  # text, style ("" is none)
+Segment = tuple[str, str]  # text, style ("": no style)
 
 
 def render_frame(view: ProgressView, width: int, height: int, *, plain: bool = False) -> list[list[Segment]]:
-    """Render the live view as lines of styled pieces, never more than the terminal has rows."""
+    """Render the live view as lines of styled pieces; their number never exceeds the rows of the terminal."""
     counts = [segment for each in _build_counts(view) for segment in (each, ("  ", ""))][:-1]
     share = f" {view.finished}/{view.total}"
     percent = f"  {100 * view.finished // view.total}%" if view.total else ""
@@ -140,7 +140,7 @@ def render_frame(view: ProgressView, width: int, height: int, *, plain: bool = F
 
 
 def _fill_bar(view: ProgressView, width: int, plain: bool) -> Iterator[Segment]:
-    """Draw done, pruned, failed, stopped and running runs by their fraction, at least one character for each."""
+    """Draw the fractions of done, pruned, failed, stopped and running runs; each is at least one character wide."""
     full, empty = ("#", ".") if plain else ("━", "─")
     parts = (
         (view.done, "green"),
@@ -175,7 +175,7 @@ def _build_counts(view: ProgressView) -> list[Segment]:
 
 
 def _render_running(rows: Sequence[RunningRow], step_name: str, width: int, plain: bool) -> list[list[Segment]]:
-    """Render running runs. Names are cut, but stay readable, so that numbers fit; other metrics are left out."""
+    """Render running runs. Names are cut, but stay readable, so that numbers fit; metrics without room are dropped."""
     if not rows:
         return []
     metrics = dict.fromkeys(name for row in rows for name in row.metrics)
@@ -193,7 +193,7 @@ def _render_running(rows: Sequence[RunningRow], step_name: str, width: int, plai
 
 
 def _cut(line: list[Segment], width: int) -> list[Segment]:
-    """Cut a line to the width: a line that wraps would break the view."""
+    """Cut a line to the width: a wrapped line would break the view."""
     kept: list[Segment] = []
     room = width
     for text, style in line:
@@ -228,7 +228,7 @@ def render_started(row: RunningRow) -> str:
 
 
 def render_best(row: BestRow, width: int | None = None, plain: bool = False) -> str:
-    """Render the best run in one line; if it is narrow, the name is shortened, not the value."""
+    """Render the best run in one line; if the line is too long, the name is shortened, not the value."""
     head, name, value = "best of this call: ", formatting.clean(row.name), formatting.clean(row.value)
     if width is not None:
         name = formatting.shorten(name, max(8, width - len(f"{head} {value}")), "~" if plain else "…")
@@ -236,10 +236,10 @@ def render_best(row: BestRow, width: int | None = None, plain: bool = False) -> 
 
 
 class Progress:
-    """The interface of what shows a study's progress. This class itself shows nothing, as for `--quiet`."""
+    """The interface for showing a study's progress. This class shows nothing, and is used for `--quiet`."""
 
     def update(self, view: ProgressView) -> None:
-        """Update the view. `view.ended` must contain each run once: those that ended since the last call."""
+        """Update the view. `view.ended` must contain each ended run in exactly one call."""
 
     def message(self, text: str) -> None:
         """Show a text once, above the view."""
@@ -249,14 +249,14 @@ class Progress:
 
 
 class PlainProgress(Progress):
-    """Prints one line per event and regular heartbeats: for files, pipes and continuous integration."""
+    """Prints one line per event and regular heartbeats, for files, pipes and continuous integration."""
 
     def __init__(self, stream: TextIO, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._stream = stream
         self._clock = clock
         self._beat_at = clock() + _HEARTBEAT_S
         self._running: set[tuple[str, int]] = set()
-        self._notices: set[str] = set()  # lasting notices, which are printed once
+        self._notices: set[str] = set()  # lasting notices that have been printed
         self._finished = False
 
     def update(self, view: ProgressView) -> None:
@@ -273,7 +273,7 @@ class PlainProgress(Progress):
             _write(self._stream, "\n".join(lines) + "\n")
 
     def _render_news(self, view: ProgressView) -> list[str]:
-        """Render the events since the last update; a start is reported once, even if the run is still listed."""
+        """Render the events since the last update; a start is printed once, even if the run is still listed later."""
         news = view.news or view.ended
         begun = [row for row in news if isinstance(row, RunningRow) and not row.is_waiting]
         self._running |= {(row.name, row.attempt) for row in begun}
@@ -291,7 +291,7 @@ class PlainProgress(Progress):
 
 
 class LiveProgress(Progress):
-    """Shows the study in the last lines of the terminal; failures and messages scroll up above them and stay."""
+    """Shows the study in the last lines of the terminal; failures and messages are printed above these lines."""
 
     def __init__(self, stream: TextIO, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._stream = formatting.unguard(stream)
@@ -300,7 +300,7 @@ class LiveProgress(Progress):
         self._clock = clock
         self._drawn_at = -_REFRESH_S
         self._failures = 0
-        self._frame: list[str] = []  # the lines of the view
+        self._frame: list[str] = []  # the lines of the view on the terminal
         self._is_finished = False
         _write(self._stream, _HIDE_CURSOR)
 
@@ -324,7 +324,7 @@ class LiveProgress(Progress):
         _write(self._stream, _SHOW_CURSOR)
 
     def _show(self, above: Iterable[str], frame: list[str]) -> None:
-        """Replace the view, and print lines above it that stay."""
+        """Replace the view, and print lines above it, which stay."""
         erase = _ERASE_LINE + _ERASE_LINE_ABOVE * (len(self._frame) - 1) if self._frame else ""
         _write(self._stream, erase + "".join(f"{line}\n" for line in above) + "\n".join(frame))
         self._frame = frame
@@ -351,7 +351,7 @@ def _write(stream: TextIO, text: str) -> None:
 
 
 def choose_progress(stream: TextIO, *, quiet: bool = False, plain: bool = False) -> Progress:
-    """Choose a live view for a terminal; lines for a file, for CI, and where `plain` asks for them."""
+    """Choose a live view for a terminal; lines of events for a file, for CI, and if `plain`; nothing if `quiet`."""
     if quiet:
         return Progress()
     has_person = os.environ.get("TERM", "") not in ("", "dumb") and not os.environ.get("CI")

@@ -1,4 +1,4 @@
-"""`--md`, `--junit` and `--html`: the report as files, or one of them on stdout."""
+"""The options `--md`, `--junit` and `--html`: they write the report into files, or one report to stdout."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ReportPages(ReportFiles):
 
 
 def check_targets(*targets: str | None, as_json: bool = False) -> bool:
-    """Refuse targets that cannot be written, before anything runs; return whether one of them is stdout."""
+    """Raise UsageError for targets that cannot be written, before anything runs; return whether one is stdout."""
     if targets.count(STDOUT) + as_json > 1:
         raise UsageError("two reports cannot both go to stdout", "give one of them a file")
     for path in targets:
@@ -53,7 +53,7 @@ def write_text(path: str, text: str) -> None:
 def write_document(document: Document, files: ReportFiles) -> None:
     """Write the document into each file that --md, --junit or --html names."""
     if files.md:
-        from assay.show.markdown import render_markdown  # each format is loaded only if needed
+        from assay.show.markdown import render_markdown  # each format's module is loaded only if needed
 
         write_text(files.md, render_markdown(document))
     if files.junit:

@@ -1,4 +1,4 @@
-"""Tables as text, CSV, Markdown and JSON. Whole columns are formatted at once: ten thousand rows take a moment."""
+"""Renders tables as text, CSV, Markdown and JSON. Whole columns are formatted at once, as a table may be long."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from assay.values.table import Align, Column, Table
 Texts = list[str]
 
 MISSING = "-"
-_SMALLEST_TEXT = 10  # a text column is not shortened below this
-_SMALLEST_HEADERS = (6, 4)  # a name over numbers is not cut below the first of these, or if need be the second
-_SHORT_NAME = 12  # a shorter name is never cut for parts that all share: `trial-0001`
-_READABLE_NAME = 32  # columns of a rank are dropped for a name up to this width
-_READABLE_TEXT = 16  # and for another text up to this width
+_SMALLEST_TEXT = 10  # a text column is not shortened below this width
+_SMALLEST_HEADERS = (6, 4)  # least widths of a name over numbers; the second only if the table is still too wide
+_SHORT_NAME = 12  # names up to this width keep the parts that all names share: `trial-0001`
+_READABLE_NAME = 32  # a name up to this width stays whole: columns with a rank are dropped first
+_READABLE_TEXT = 16  # other texts up to this width stay whole: columns with a rank are dropped first
 _READABLE_HEADER = 14
-_SEPARATORS = (",", "_", "-")  # between the parts of a run's name; the first that all names contain is taken
-_EXTRA_DIGITS = 2  # so many digits more than needed may be shown, for an even column
+_SEPARATORS = (",", "_", "-")  # separators of the parts of a run's name; the first one that all names contain is used
+_EXTRA_DIGITS = 2  # decimals beyond the needed digits that may be shown, so that all values have as many
 
 
 # ---------------------------------------------------------------- cells
 
 
 def build_texts(column: Column, values: Sequence[Any]) -> Texts:
-    """Render the cells of a column as text, with aligned decimals if that helps."""
+    """Render the cells of a column as text; numbers are aligned by their points if that helps."""
     types = set(map(type, values))
     if column.kind == "number":
         if types == {float}:
@@ -62,7 +62,7 @@ _RENDERERS: dict[str, Callable[[float], str]] = {
 def _render_exactly(values: Sequence[float]) -> Texts:
     texts = list(map(repr, values))
     joined = "".join(texts)
-    if "e" in joined or "n" in joined:  # an exponent, nan or inf: `repr` is not enough
+    if "e" in joined or "n" in joined:  # an exponent, nan or inf, for which `repr` is not enough
         return [formatting.render_number(value, None) for value in values]
     return texts
 
@@ -86,7 +86,7 @@ def render_nested(value: object) -> str:
 
 
 def _render_mixed(values: Sequence[Any], digits: int | None) -> Texts:
-    """Render numbers among words and gaps as if the numbers were alone."""
+    """Render numbers among words and gaps as in a column of only these numbers."""
     indices = [index for index, value in enumerate(values) if type(value) in (int, float)]
     numbers = [values[index] for index in indices]
     whole = digits is None or all(type(number) is int for number in numbers)
@@ -103,7 +103,7 @@ def _render_floats(values: Sequence[float], digits: int | None) -> Texts:
         return list(map(str, values))
     short = _format_all(f"%.{digits}g", finite)
     if "e" in "".join(short):
-        # without an exponent `%g` gives the result of render_number
+        # without an exponent, `%g` gives the result of render_number
         plain = short if len(short) == len(values) else ["e"] * len(values)
         pairs = zip(values, plain, strict=True)
         return _align_points(
@@ -120,18 +120,18 @@ def _render_floats(values: Sequence[float], digits: int | None) -> Texts:
 
 
 def _format_all(pattern: str, values: Sequence[float]) -> Texts:
-    """Format the whole column in one call: several times faster than one per value."""
+    """Format a whole column in one call, which is several times faster than one call per value."""
     return (f"{pattern} " * len(values) % tuple(values)).split()
 
 
 def _limit_decimals(text: str, decimals: int) -> str:
-    """Cut zeros, so that no value of the column has more decimals than this."""
+    """Cut trailing zeros, so that the text has at most `decimals` decimals."""
     surplus = len(text) - text.find(".") - 1 - decimals if "." in text else 0
     return (text[:-surplus] if surplus > 0 else text).removesuffix(".")
 
 
 def _align_points(texts: Texts) -> Texts:
-    """Pad shorter fractions with spaces, unless an exponent makes the points incomparable."""
+    """Pad shorter fractions with spaces, so that points are aligned, unless a text has an exponent."""
     if "e" in "".join(texts):
         return texts
     points = {text: len(text) - text.find(".") if "." in text else 0 for text in set(texts)}
@@ -147,14 +147,14 @@ def _align_points(texts: Texts) -> Texts:
 
 @dataclass(slots=True)
 class LaidColumn:
-    """A column with its texts during layout."""
+    """A column and its texts during layout."""
 
     column: Column
     name: str
     texts: Texts
-    width: int  # of the widest cell or the name, whichever is wider
+    width: int  # width of the widest cell or of the name, whichever is wider
     cell_width: int
-    wide: bool  # it contains characters that are not one column wide
+    wide: bool  # whether it contains characters that are not one column wide
 
 
 def lay_out(table: Table, *, names: Sequence[str] | None = None) -> list[LaidColumn]:
@@ -171,12 +171,12 @@ def lay_out(table: Table, *, names: Sequence[str] | None = None) -> list[LaidCol
 
 
 def table_width(table: Table) -> int:
-    """Return the width of the table with nothing shortened."""
+    """Return the width of the table if nothing is shortened."""
     return _total(each.width for each in lay_out(table))
 
 
 def fit_columns(table: Table, width: int) -> tuple[Table, tuple[Column, ...]]:
-    """Return the table without the columns that must go to keep the others readable, and those columns."""
+    """Return the table without the columns that are dropped to keep the others readable, and the dropped columns."""
     laid = lay_out(table)
     gone: set[int] = set()
     if _total(each.width for each in laid) > width:
@@ -192,14 +192,14 @@ def fit_columns(table: Table, width: int) -> tuple[Table, tuple[Column, ...]]:
 
 
 def drop_spare(table: Table, width: int) -> Table:
-    """Drop columns that are empty or repeat their metric (`best x`) from a table that is too wide, from the right."""
+    """Drop columns that are empty or repeat their metric (`best x`), from the right, until the table fits."""
     needs = [_needed(each, is_name=not index) for index, each in enumerate(lay_out(table))]
     if not table.rows or _total(needs) <= width:
         return table
     gone: set[int] = set()
     keys = [column.key or column.name for column in table.columns]
     cells = dict(zip(keys, zip(*table.rows, strict=True), strict=False))
-    for index in range(len(keys) - 1, 0, -1):  # the first column names the rows
+    for index in range(len(keys) - 1, 0, -1):  # column 0 names the rows
         key = keys[index]
         plain = key.replace("_best", "")
         is_repeated = plain != key and cells[key] == cells.get(plain)
@@ -233,8 +233,8 @@ def _needed(laid: LaidColumn, *, is_name: bool) -> int:
 
 
 def fit(laid: list[LaidColumn], width: int, gap: int, mark: str) -> None:
-    """Shorten the widest columns first, down to a common level; numbers are never cut, only their names. The first
-    column names the rows: parts that all names share are cut first, and different names stay different."""
+    """Shorten the widest columns first, down to a common level; numbers are not cut, only their names. Column 0 names
+    the rows: parts that all its names share are cut first, and different names stay different."""
     room = width - gap * (len(laid) - 1)
     if sum(each.width for each in laid) > room and laid[0].column.can_shorten:
         _drop_common(laid[0], mark)
@@ -265,7 +265,7 @@ def _narrow(laid: LaidColumn, width: int, floor: int, mark: str) -> None:
         return
     laid.name = formatting.shorten(laid.name, width, mark)
     if laid.cell_width > width:
-        # more room does not always keep more texts different; at the floor it is certain
+        # a greater width does not always keep more texts different, but at the floor all texts stay different
         first = 0 if laid.column.cut == "left" else None
         cut = _cut_distinct(laid.texts, width, mark, first) or _cut_distinct(laid.texts, floor, mark, first)
         laid.texts = cut or _cut(laid.texts, width, mark, first)
@@ -274,7 +274,7 @@ def _narrow(laid: LaidColumn, width: int, floor: int, mark: str) -> None:
 
 
 def _drop_common(laid: LaidColumn, mark: str) -> None:
-    """Drop parts that all names have in the same position, which distinguish none; a dotted name stays one text."""
+    """Drop parts that all names have in the same position. Parts are separated by _SEPARATORS, not by dots."""
     if laid.column.cut == "left" or laid.cell_width <= _SHORT_NAME:
         return
     texts = _drop_parts(laid.texts, mark) or _drop_ends(laid.texts, mark)
@@ -285,12 +285,12 @@ def _drop_common(laid: LaidColumn, mark: str) -> None:
 
 
 def _measure(texts: Texts, mark: str) -> Callable[[str], int]:
-    """Choose how to measure these texts: character by character only if some are not one column wide."""
+    """Return the function that measures these texts: `len` if each character is one column wide, as it is faster."""
     return len if "".join(texts).replace(mark, "").isascii() else formatting.display_width
 
 
 def _drop_parts(texts: Texts, mark: str) -> Texts:
-    """Cut `lr=0.1,norm=batch,seed=1`, if all have `norm=batch`, to `lr=0.1,…,seed=1`; empty if that is impossible."""
+    """Cut `lr=0.1,norm=batch,seed=1` to `lr=0.1,…,seed=1` if all texts have `norm=batch`; return [] if that fails."""
     for separator in _SEPARATORS:
         rows = [text.split(separator) for text in texts]
         if len(set(map(len, rows))) != 1 or len(rows[0]) < 2:
@@ -304,7 +304,7 @@ def _drop_parts(texts: Texts, mark: str) -> Texts:
 
 
 def _drop_ends(texts: Texts, mark: str) -> Texts:
-    """Cut whole parts with which all texts begin or end: a date, for example."""
+    """Cut whole parts with which all texts begin or end, such as a date."""
     unique = set(texts)
     if len(unique) < 2:
         return texts
@@ -318,13 +318,13 @@ def _drop_ends(texts: Texts, mark: str) -> Texts:
 
 
 def _count_common(first: str, last: str) -> int:
-    """Return the length of the common beginning, in whole parts; of many texts compare the first and last, sorted."""
+    """Return the length of the beginning that two texts share, in whole parts; the first and last of sorted texts."""
     end = next((index for index, pair in enumerate(zip(first, last, strict=False)) if pair[0] != pair[1]), len(first))
     return max(first.rfind(separator, 0, end) + 1 for separator in _SEPARATORS)
 
 
 def _smallest_distinct(texts: Texts, mark: str) -> int:
-    """Return the smallest width, at least that of a short text, at which different texts stay different."""
+    """Return the smallest width, at least _SMALLEST_TEXT, at which different texts stay different."""
     unique = list(dict.fromkeys(texts))
     low, high = _SMALLEST_TEXT, max(map(_measure(unique, mark), unique), default=0)
     while low < high:
@@ -334,7 +334,7 @@ def _smallest_distinct(texts: Texts, mark: str) -> int:
 
 
 def _cut_distinct(texts: Texts, width: int, mark: str, first: int | None = None) -> Texts:
-    """Cut so that texts stay different: in the middle (or at `first`), else elsewhere; empty if no position works."""
+    """Cut texts so that they stay different: in the middle (or at `first`), else elsewhere; empty if that fails."""
     wanted = len(set(texts))
     for front in dict.fromkeys((first, None, 0, width, width // 4, width * 3 // 4)):
         cut = _cut(texts, width, mark, front)
@@ -371,7 +371,7 @@ def _paint_states(padded: Texts) -> Texts:
 
 
 def render_table(table: Table, *, width: int | None = None, color: bool = False, plain: bool = False) -> str:
-    """Render for a terminal: names, a rule, the rows. `plain`: only ASCII, if the values are."""
+    """Render a table for a terminal: names, a rule, the rows. `plain`: use only ASCII, as far as the values are."""
     laid = lay_out(table)
     if width is not None:
         fit(laid, width, gap=2, mark="~" if plain else "…")
@@ -388,7 +388,7 @@ def render_table(table: Table, *, width: int | None = None, color: bool = False,
 
 
 def _paint_best(texts: Texts, table: Table, index: int) -> Texts:
-    """Mark the best value of a metric whose name shows the better direction; only done runs are compared."""
+    """Mark the best value of a metric, if the better direction is known from its name; only done runs are compared."""
     column = table.columns[index]
     direction = find_direction(column.metric) if column.role in ("last", "best") else None
     state = next((index for index, each in enumerate(table.columns) if each.kind == "state"), None)
@@ -405,14 +405,14 @@ def _paint_best(texts: Texts, table: Table, index: int) -> Texts:
 
 
 def join_rows(columns: list[Texts]) -> str:
-    """Join the rows to lines without trailing blanks; a last column of numbers has none, which one check shows."""
+    """Join the rows to lines without trailing blanks; one search shows whether any line has such blanks."""
     text = "\n".join([*map("  ".join, zip(*columns, strict=True)), ""])
     return "\n".join([row.rstrip() for row in text.split("\n")]) if " \n" in text else text
 
 
 def render_csv(table: Table, *, raw: bool = False) -> str:
-    """Render the values themselves: full precision, durations in seconds, nothing for a missing one. No two columns
-    have the same name. `raw`: do not escape text that a spreadsheet would take for a formula."""
+    """Render the values of a table as CSV: full precision, durations in seconds, an empty cell for a missing value. No
+    two columns have the same name. `raw`: do not escape text that a spreadsheet would take for a formula."""
     import csv
     import io
 
@@ -424,7 +424,7 @@ def render_csv(table: Table, *, raw: bool = False) -> str:
 
 
 def _build_csv_names(columns: Sequence[Column]) -> list[str]:
-    """Return the headings of columns; if one is empty or not unique, its JSON name (`run`, `loss_sd`)."""
+    """Return the headings of columns; an empty or repeated one is replaced by its JSON name (`run`, `loss_sd`)."""
     names = [column.name or column.key or "" for column in columns]
     repeated = {name for name in names if names.count(name) > 1}
     if not repeated:
@@ -457,7 +457,7 @@ def render_markdown(table: Table) -> str:
 
 
 def render_json(table: Table, fields: Sequence[str] = ()) -> str:
-    """Render a list of objects. JSON has no NaN: it becomes the string "NaN", never a silent null."""
+    """Render a table as a list of objects. JSON has no NaN: NaN becomes the string "NaN", never a silent null."""
     import json
 
     rows = formatting.choose_fields(build_rows(table), fields)
@@ -470,7 +470,7 @@ def build_rows(table: Table) -> list[dict[str, Any]]:
 
 
 def build_keys(columns: Sequence[Column]) -> list[str]:
-    """Return the unique JSON names of the columns: a parameter and a metric may have the same name."""
+    """Return the unique JSON names of the columns, as a parameter and a metric may have the same name."""
     keys: list[str] = []
     for column in columns:
         wanted = key = column.key or column.name

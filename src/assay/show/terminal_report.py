@@ -1,4 +1,4 @@
-"""Render a document for a terminal, or for a pipe (`width` None: nothing is wrapped or left out)."""
+"""Renders a document for a terminal, or for a pipe (`width` None: nothing is wrapped or left out)."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from assay.values.table import Table
 from assay.values.verdict import VerdictKind
 
 _INDENT = "  "
-_SHORT_NAME = 8  # a shorter name is not replaced by a number
+_SHORT_NAME = 8  # a name up to this length is not replaced by a number
 _NARROWEST = 20  # the narrowest column in which a value is folded
 _NARROW = 80  # the width of a drawing in a pipe
-_ROWS = 14  # of a chart
+_ROWS = 14  # the height of a chart
 _LONGEST_CODE_LINE = 200  # a progress bar in a log can have thousands of characters
 _STYLES = {**terminal.STATE_COLORS, "soft": "dim", "strong": "bold", "title": "bold", "culprit": "bold red"}
 
@@ -37,12 +37,12 @@ class _Look(NamedTuple):
 def render_terminal(
     document: doc.Document, *, width: int | None = None, color: bool = False, plain: bool = False
 ) -> str:
-    """Render the document. `plain`: only ASCII, if the texts are."""
+    """Render a document. `plain`: use only ASCII, as far as the texts of the document are ASCII."""
     return "".join(f"{line}\n" for line in _render_blocks(document.blocks, _Look(width, color, plain)))
 
 
 def _render_blocks(blocks: Sequence[doc.Block], look: _Look) -> list[str]:
-    """Render blocks, with a blank line around each section and each part that a page would fold."""
+    """Render blocks, with a blank line around each section and each part that can be folded on a page."""
     lines: list[str] = []
     was_part = False
     for block in doc.choose_blocks(blocks, "terminal"):
@@ -70,12 +70,12 @@ def _render_details(block: doc.Details, look: _Look) -> Iterator[str]:
 
 
 def _render_content(content: doc.Content, look: _Look, indent: int = 0) -> list[str]:
-    """Wrap the text, then add colours, which have no width."""
+    """Render the text of a content: first it is wrapped, then colours are added, as they have no width."""
     spans = doc.build_spans(content)
     cleaned = [formatting.clean_lines(span.text) for span in spans]
     text = formatting.wrap(_INDENT * indent + "".join(cleaned), look.width, _INDENT)
     if look.color:
-        # a verdict in a sentence is what readers look for
+        # a verdict in a sentence is bold: readers look for it
         weights = ["bold " if span.role in VerdictKind.__members__ else "" for span in spans]
         styles = [weight + _STYLES.get(span.role, "") for weight, span in zip(weights, spans, strict=True)]
         done, rest = "", text  # each span gets its colour, even if it was wrapped
@@ -111,7 +111,7 @@ def _render_findings(block: doc.Findings, look: _Look) -> Iterator[str]:
 
 
 def _render_facts(block: doc.Facts, look: _Look) -> Iterator[str]:
-    """Render facts: labels in a column, values folded in the next."""
+    """Render facts: labels in one column, and values folded in the next column."""
     column = max((formatting.display_width(formatting.clean(label)) for label, _ in block.pairs), default=0)
     room = look.width - column - 2 if look.width is not None and block.folds else None
     for label, value in block.pairs:
@@ -122,13 +122,13 @@ def _render_facts(block: doc.Facts, look: _Look) -> Iterator[str]:
 
 
 def fold(text: str, width: int | None) -> list[str]:
-    """Split a text into cleaned lines, and break those that do not fit."""
+    """Split a text into cleaned lines, and break lines that are wider than `width` between words."""
     lines = [formatting.clean(line) for line in text.split("\n")]
     if width is None:
         return lines
     import textwrap
 
-    # break between words: a terminal breaks a longer path or hash by itself, so that it can be copied
+    # words are not broken: a terminal breaks a longer path or hash by itself, so that it can be copied
     folder = textwrap.TextWrapper(max(width, _NARROWEST), break_on_hyphens=False, break_long_words=False)
     return [part for line in lines for part in folder.wrap(line) or [""]]
 
@@ -151,7 +151,7 @@ def _render_code(block: doc.Code, look: _Look) -> Iterator[str]:
 
 
 def _render_chart(block: doc.Chart, look: _Look) -> Iterator[str]:
-    from assay.show.chart import Line, LineChart, build_bands  # few documents have charts
+    from assay.show.chart import Line, LineChart, build_bands  # loaded here, as few documents have charts
     from assay.show.plot import render_plot
 
     groups: dict[str, list[Line]] = {}
@@ -166,7 +166,7 @@ def _render_chart(block: doc.Chart, look: _Look) -> Iterator[str]:
     chart = LineChart(tuple(lines), title, y_name=title)
     try:
         text = render_plot(chart, width=width, height=_ROWS, color=look.color, plain=look.plain)
-    except UsageError as error:  # no finite values
+    except UsageError as error:  # a chart has no finite values
         text = formatting.clean(f"{title}: {error.message}")
     yield from text.splitlines()
 
@@ -195,7 +195,7 @@ def _render_table(block: doc.TableBlock, look: _Look) -> Iterator[str]:
         return
     lines = _render_rows(block, table, look)
     for index, text in sorted((block.breaks or {}).items(), reverse=True):
-        lines.insert(index + 2, formatting.clean(text))  # below the names of the columns and the rule
+        lines.insert(index + 2, formatting.clean(text))  # index + 2: below the names of the columns and the rule
     yield from lines
     if dropped and block.hint:
         left_out = ", ".join(formatting.clean(name) for name in dropped)
@@ -203,12 +203,12 @@ def _render_table(block: doc.TableBlock, look: _Look) -> Iterator[str]:
 
 
 def _fit(table: Table, width: int | None) -> tuple[Table, list[str]]:
-    """Use short names first; then drop empty columns, then the columns of the highest rank."""
+    """Use short names first; then drop empty columns, then the columns of the highest rank. Return what was dropped."""
     if width is None or table_width(table) <= width:
         return table, []
     short = Table(tuple(each._replace(name=each.short or each.name) for each in table.columns), table.rows)
     fitting, dropped = fit_columns(short, width)
-    if dropped:  # drop columns without values; the first one names the rows and stays
+    if dropped:  # columns without values are dropped first, except column 0, which names the rows
         columns = range(1, len(short.columns))
         empty = {index for index in columns if all(row[index] in (None, "", "-") for row in short.rows)}
         fitting, dropped = fit_columns(drop_columns(short, empty), width)

@@ -1,1 +1,1 @@
-"""Files of other tools, recognised by content: the registry, and readers of their runs."""
+"""Recognises files of other tools by their content: the registry of importers, and readers of their runs."""

@@ -20,7 +20,7 @@ _ORDER: tuple[Gives, ...] = ("results", "runs", "folders")
 
 class Importer(NamedTuple):
     name: str
-    title: str  # for messages
+    title: str  # what the importer reads, for messages
     gives: Gives  # folders are read where they are, runs become run directories, results become benchmark executions
     recognise: str  # `module:function`, called with a Sample
     load: str = ""  # of runs: called with a path, returns ImportedRuns; of results: with a Sample, yields executions
@@ -31,7 +31,7 @@ OWN = (Importer("assay", "studies of Assay", "folders", "assay.record.importers.
 
 @cache
 def find_importers() -> tuple[Importer, ...]:
-    """Return our importers and those of plug-ins in the order of recognition: of results, of runs, of folders."""
+    """Return Assay's importers and those of plug-ins in the order of recognition: results, runs, folders."""
     found = {each.name: each for each in OWN}
     for _, each in _list_offers():
         if isinstance(each, Importer) and isinstance(each.name, str) and each.gives in _ORDER:
@@ -58,7 +58,7 @@ def choose_importer(sample: Sample, gives: Iterable[Gives]) -> Importer | None:
 
 
 def _recognises(importer: Importer, sample: Sample) -> bool:
-    """Whether the importer recognises the file. A plug-in's importer that fails does not, so that others are tried."""
+    """Return whether the importer recognises the file. An error in a plug-in's importer counts as not recognised."""
     try:
         return bool(load(importer.recognise)(sample))
     except Exception:

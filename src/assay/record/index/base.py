@@ -20,7 +20,7 @@ Refused = tuple[str, str]
 
 
 class RunRow(NamedTuple):
-    """One run as its directory describes it. A named tuple: ten thousand of them are made for a table."""
+    """One run as its directory describes it. A named tuple, because a table may have ten thousand runs."""
 
     key: str  # the run's directory relative to the root: "<study>/<run>"
     study: str
@@ -34,8 +34,8 @@ class RunRow(NamedTuple):
     created_at: float | None = None  # seconds since the epoch, like every time here
     started_at: float | None = None
     ended_at: float | None = None
-    host: str | None = None  # the host that it ran on; None: a farm has not started it yet
-    job: str = ""  # a farm's job, as in "slurm 671_5"
+    host: str | None = None  # the host of the run; None: a farm has not started it yet
+    job: str = ""  # the job of a farm, such as "slurm 671_5"
     slot: str | None = None
     exit_code: int | None = None
     reason: str = ""
@@ -43,24 +43,24 @@ class RunRow(NamedTuple):
     commit: str | None = None
     peak_rss_bytes: int | None = None
     cpu_s: float | None = None
-    origin: str = "assay"  # or the tool that made the directory
-    parent: str | None = None  # key of the run that this one repeats with changes
-    trial: int | None = None  # its number in a search
+    origin: str = "assay"  # "assay", or the tool that made the directory
+    parent: str | None = None  # key of the run that this run repeats with changes
+    trial: int | None = None  # number of the trial in a search
     tags: tuple[str, ...] = ()  # tags of a user, in their order
     note: str = ""  # notes of a user
-    received: Mapping[str, Any] | None = None  # of a run from elsewhere: how, from, by, at, adopted_at
-    cause: str = ""  # of its outcome
-    files: tuple[str, ...] = ()  # of another tool's directory: files that change without changing their folder
+    received: Mapping[str, Any] | None = None  # only for a run from elsewhere: how, from, by, at, adopted_at
+    cause: str = ""  # cause of the outcome
+    files: tuple[str, ...] = ()  # files of another tool's directory that change without changing their folder
     stamp: float = 0.0  # the newest modification time in the directory when it was read
 
     @property
     def folder(self) -> str:
-        """The name of its directory in the study."""
+        """The name of the run's directory in the study."""
         return self.key.partition("/")[2]
 
     @property
     def is_foreign(self) -> bool:
-        """Whether it is an upload that was not adopted: listed, and not compared with the study's own runs."""
+        """Whether the run is an upload that was not adopted: it is listed, but not compared with other runs."""
         return self.received is not None and self.received["how"] == "upload" and "adopted_at" not in self.received
 
     @property
@@ -78,13 +78,13 @@ OWN_FIELDS = RunRow._fields[:-3]  # fields that tables show; the others are inte
 
 
 class VerdictRow(NamedTuple):
-    """One finding of a verdict, as in the study's verdict file."""
+    """One finding of a verdict, as in the study's verdict file, with fields of the whole verdict."""
 
     key: str | None  # the judged run; None: the verdict is about the study
     judged_at: float
     source: str  # the check: "checks", "golden check", ...
-    result: str  # of the whole verdict
-    kind: str  # of this finding
+    result: str  # result of the whole verdict
+    kind: str  # kind of this finding
     subject: str
     message: str
     value: float | None = None
@@ -98,7 +98,7 @@ class VerdictRow(NamedTuple):
 class StudyRow(NamedTuple):
     name: str
     counts: Mapping[State, int]
-    last_activity: float | None  # the newest time in any of its runs
+    last_activity: float | None  # the newest time of any run of the study
 
     @property
     def runs(self) -> int:
@@ -114,7 +114,7 @@ class Cursor:
 
 
 class Series(NamedTuple):
-    """One metric of one run, point by point in the order written. A NaN step or time is missing."""
+    """The points of one metric of one run, in the order written. A NaN step or time is missing."""
 
     steps: array[float]
     values: array[float]
@@ -122,7 +122,7 @@ class Series(NamedTuple):
 
 
 class MetricColumns(NamedTuple):
-    """Summaries of one metric by row of the table. Count 0: the run does not have it. A NaN step or time is missing."""
+    """Summaries of one metric, one per row of a table. Count 0: the run has no such metric. NaN: a missing number."""
 
     metric: str
     count: array[float]  # type: ignore[assignment]  # the method of tuples is not used
@@ -144,7 +144,7 @@ class IndexTable(NamedTuple):
 
 
 class Database(Protocol):
-    """A connection for the statements: of `sqlite3`, or one that behaves like it."""
+    """A database connection that executes statements, with the methods of a connection of `sqlite3`."""
 
     def execute(self, sql: str, parameters: Sequence[Any] = ..., /) -> Any: ...
 
@@ -152,7 +152,7 @@ class Database(Protocol):
 
 
 class Answer(NamedTuple):
-    """The result of a query: numbers, texts, bytes and None."""
+    """The result of a query: names of columns, and rows of numbers, texts, bytes and None."""
 
     columns: list[str]
     rows: list[tuple[Any, ...]]

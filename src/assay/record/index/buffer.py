@@ -12,33 +12,33 @@ from assay.record.index.base import Columns, Cursor, Refused, RunRow, Series
 from assay.record.index.packing import build_series
 from assay.system.fast_dataclasses import dataclass, field
 
-MAX_WAITING = 1_000_000  # weight of points and rows that a batch may hold before it is written
+MAX_WAITING = 1_000_000  # total weight of points and rows in a batch at which it is written
 _ROW_WEIGHT = 100
 _BEGINNING = Cursor()
 
 
 @dataclass(slots=True)
 class PendingPoints:
-    """Consecutive points of one source of one run, and the cursors before and after them."""
+    """Consecutive points of one source of one run, and the reader's cursors before and after them."""
 
     source: str
     expected_offset: int
     cursor: Cursor
     columns: dict[str, list[Series]]
-    counts: Callable[[], bool] | None = None  # of the first of these points
+    counts: Callable[[], bool] | None = None  # `counts` of `add_columns`, as passed with the first of these points
 
 
-Summaries = tuple[Mapping[str, Mapping[str, Any]], Mapping[str, tuple[bytes, float]]]  # states and summaries
+Summaries = tuple[Mapping[str, Mapping[str, Any]], Mapping[str, tuple[bytes, float]]]  # readers' states, and summaries
 
 
 @dataclass(slots=True)
 class Buffer:
-    """Pending writes, in the order of writing: forget, rows, summaries, points."""
+    """Pending writes. They are written in this order: forget, rows, summaries, points."""
 
-    forgotten: dict[tuple[str, str | None], None] = field(default_factory=dict)  # in order, without duplicates
+    forgotten: dict[tuple[str, str | None], None] = field(default_factory=dict)  # an ordered set: its values are unused
     rows: dict[str, RunRow] = field(default_factory=dict)
-    summaries: dict[str, Summaries] = field(default_factory=dict)  # by key, of runs without points
-    entries: dict[str, list[PendingPoints]] = field(default_factory=dict)  # by key
+    summaries: dict[str, Summaries] = field(default_factory=dict)  # key of a run without points → its summaries
+    entries: dict[str, list[PendingPoints]] = field(default_factory=dict)  # key → points, in order
     weight: int = 0
 
     def __bool__(self) -> bool:
@@ -81,32 +81,32 @@ class Buffer:
 
 
 class BufferedIndex(ABC):
-    """The part of an index that does not depend on where it is stored."""
+    """The part of an index that does not depend on its database."""
 
     def __init__(self) -> None:
         self._buffer = Buffer()
-        self._batches: list[list[Refused]] = []  # the refused writes of each open batch, outermost first
+        self._batches: list[list[Refused]] = []  # the refused writes of each open batch, the outermost batch first
         self._refused: list[Refused] = []
-        self._new: set[str] = set()  # runs without stored data, by `expect_new`
-        self._stale: set[Refused] = set()  # refused in a batch; the reader has not asked for the cursor since
+        self._new: set[str] = set()  # keys that `expect_new` announced: no data of them is stored
+        self._stale: set[Refused] = set()  # writes refused in a batch; the reader has not loaded the cursor since
 
     @abstractmethod
     def _write(self, buffer: Buffer) -> list[Refused]:
-        """Write everything in one transaction, except entries whose cursor has moved, which are returned."""
+        """Write everything in one transaction, except points whose stored cursor has moved; return those points."""
 
     @abstractmethod
     def _load_stored_cursor(self, key: str, source: str) -> Cursor:
-        """Return the stored cursor, or the beginning if none is stored."""
+        """Return the stored cursor, or the beginning of the file if none is stored."""
 
     def put_runs(self, rows: Iterable[RunRow]) -> None:
-        """Insert rows, or replace those of the same key; their points stay."""
+        """Insert rows, or replace rows of the same key; the points of replaced rows stay."""
         for row in rows:
             _check_key(row.key)
             self._buffer.put(row)
         self._write_or_wait()
 
     def load_cursor(self, key: str, source: str) -> Cursor:
-        """Return where to continue reading. `source` is the name of a file in the run directory."""
+        """Return the cursor at which reading continues. `source` is the name of a file in the run directory."""
         self._stale.discard((key, source))
         waiting = self._buffer.cursor(key, source)
         if waiting is None and key in self._new:
@@ -124,13 +124,13 @@ class BufferedIndex(ABC):
         counts: Callable[[], bool] | None = None,
     ) -> bool:
         """Store points, their summaries and the cursor after them, if the stored offset is the expected one. `counts`
-        is called in the transaction that writes them, while no other writes: False refuses them, and it then stays
-        False. Arrays are kept, not copied: do not change them afterwards."""
+        is called in the transaction that writes the points, while no other process writes. The points are refused if it
+        returns False, which it returns from then on. Arrays are kept, not copied: do not change them afterwards."""
         _check_key(key)
         pieces = {metric: [build_series(column)] for metric, column in columns.items()}
         waiting = self._buffer.cursor(key, source)
         if (key, source) in self._stale or (waiting is not None and waiting.offset != expected_offset):
-            return False  # it is compared with the stored cursor when it is written
+            return False  # other offsets are compared with the stored cursor when points are written
         self._buffer.add(key, PendingPoints(source, expected_offset, cursor, pieces, counts))
         return (key, source) not in self._write_or_wait()
 
@@ -138,14 +138,14 @@ class BufferedIndex(ABC):
         self, key: str, states: Mapping[str, Mapping[str, Any]], summaries: Mapping[str, tuple[bytes, float]]
     ) -> None:
         """Store the summaries of a run's metrics, each as from `Tally.carry`, without the points. `states`: the sources
-        of the summaries with the states of their readers. Their cursors stay at the beginning, so the first stored
-        points of the run replace all this. For a run that has stored points this is refused, with "" as the source."""
+        of the summaries with the states of their readers. The sources' cursors stay at the beginning: the first stored
+        points of the run replace the summaries. For a run with stored points this is refused, with "" as the source."""
         _check_key(key)
         self._buffer.summarise(key, (states, summaries))
         self._write_or_wait()
 
     def forget_points(self, key: str, source: str | None = None) -> None:
-        """Remove points and cursor of one source, or of all; in a batch no reader sees the gap before `add_columns`."""
+        """Remove points and cursor of one source, or of all; in a batch no reader sees a gap before `add_columns`."""
         self._buffer.forget(key, source)
         self._stale = {stale for stale in self._stale if stale[0] != key or source not in (None, stale[1])}
         self._write_or_wait()
@@ -174,16 +174,16 @@ class BufferedIndex(ABC):
         if not self._batches:
             self._new.clear()
             self._write_waiting(refused)
-            self._refused = []  # the list has them
+            self._refused = []  # the refused writes are in the list of the batch
 
     def flush(self) -> list[Refused]:
-        """Write what is pending; return what was refused since the last flush."""
+        """Write what is pending; return the writes that were refused since the last flush."""
         self._write_waiting()
         refused, self._refused = self._refused, []
         return refused
 
     def _write_or_wait(self) -> list[Refused]:
-        """Write now, unless an open batch can hold the change; called after each change."""
+        """Write pending changes now, unless an open batch can hold them; each method that adds a change calls this."""
         if self._batches:
             return self._write_waiting() if self._buffer.weight >= MAX_WAITING else []
         try:
@@ -192,7 +192,7 @@ class BufferedIndex(ABC):
             self._buffer = Buffer()
             raise
         finally:
-            self._refused = []  # the caller has the answer
+            self._refused = []  # the caller gets the refused writes as the result
 
     def _write_waiting(self, closing: list[Refused] | None = None) -> list[Refused]:
         if not self._buffer:
@@ -209,7 +209,7 @@ class BufferedIndex(ABC):
 
 
 def _check_key(key: str) -> None:
-    """Refuse a key that is not valid text, which a file name may be."""
+    """Raise UsageError for a key that is not valid Unicode, as names of files can be."""
     try:
         key.encode()
     except UnicodeEncodeError:

@@ -1,9 +1,9 @@
-"""The summaries of a run's metrics: running, and packed into its row, so that a table reads nothing else.
+"""The summaries of a run's metrics: running summaries, and packed ones in the run's row: a table reads only these.
 
-A running summary is the same however the points were grouped: the sum grows value by value, in order, never by
+A running summary is the same however the points were grouped: its sum grows value by value, in order, never by
 partial sums (nor by `sum`, which since Python 3.12 corrects rounding only within one call).
 
-Packed, `metrics` holds the numbers of the metrics, in order; `summaries` as many summaries, each from `Tally.pack`.
+In a packed digest, `metrics` has the numbers of the metrics, in order; `summaries` as many summaries of `Tally.pack`.
 `carried` is what only a writer needs to continue: the exact running sum of each metric, and its number of chunks
 since the last merge.
 """
@@ -27,17 +27,17 @@ if TYPE_CHECKING:
 
 FIELDS = MetricColumns._fields[1:]
 LAYOUT = struct.Struct(f"={len(FIELDS)}d")
-NO_SUMMARY = LAYOUT.pack(0, 0, *[nan] * (len(FIELDS) - 2))  # of a run without the metric
+NO_SUMMARY = LAYOUT.pack(0, 0, *[nan] * (len(FIELDS) - 2))  # the summary of a metric that a run does not have
 
 
 class Tally:
-    """The running summary of a metric. NaN: no value yet."""
+    """The running summary of a metric. NaN: there is no value yet."""
 
     __slots__ = (*(name for name in FIELDS if name != "mean"), "total")
 
     def __init__(self) -> None:
         self.count = self.bad = 0
-        self.total = 0.0  # of the finite values
+        self.total = 0.0  # the sum of the finite values
         self.last = self.last_step = self.first_time = self.last_time = nan
         self.min = self.min_step = self.max = self.max_step = nan
 
@@ -51,17 +51,17 @@ class Tally:
         return tally
 
     def extend(self, steps: Sequence[float], values: Sequence[float], times: Sequence[float]) -> None:
-        """Add points. Only the first and the last of the times are needed, if they are not NaN."""
+        """Add points. Of the times, only the first and the last are needed, if those are not NaN."""
         if isinstance(values, array):
             values = values.tolist()  # an array would create its floats again in each pass below
         if not values:
             return
         total = reduce(add, values, self.total)
-        if isfinite(total):  # then every value is finite
+        if isfinite(total):  # a finite sum has only finite values
             self.total = total
             self._extend_bounds(values, steps)
         else:
-            # the slow case: some values are not finite, or their sum is not
+            # the slow case: some values are not finite, or the sum of finite ones is too large
             indices = [index for index, value in enumerate(values) if isfinite(value)]
             self.bad += len(values) - len(indices)
             finite = [values[index] for index in indices]
@@ -90,7 +90,7 @@ class Tally:
         return self.total / finite if finite else nan
 
     def pack(self) -> bytes:
-        """Pack the summary; `total` is stored separately."""
+        """Pack the summary without `total`, which is stored separately."""
         return LAYOUT.pack(
             self.count,
             self.bad,
@@ -106,7 +106,7 @@ class Tally:
         )
 
     def carry(self) -> tuple[bytes, float]:
-        """Return the whole state, also for another process."""
+        """Return the summary and its `total`, from which `restore` builds the tally again, also in another process."""
         return self.pack(), self.total
 
 
@@ -135,7 +135,7 @@ def parse_summaries(metrics: Iterable[str], packed: Iterable[bytes]) -> list[Sum
 
 
 class Packed(NamedTuple):
-    """The digest of a run as it is stored. None: the run has no metrics."""
+    """The digest of a run as it is stored. The fields are None if the run has no metrics."""
 
     metrics: bytes | None = None
     summaries: bytes | None = None
@@ -152,7 +152,7 @@ class MetricDigest:
         self.loose = loose
 
 
-Digest = dict[int, MetricDigest]  # by the metric's number
+Digest = dict[int, MetricDigest]  # number of a metric → its digest
 
 
 def pack_digest(digest: Digest) -> Packed:
@@ -185,7 +185,7 @@ def unpack_digest(packed: Packed) -> Digest:
 
 
 def open_all_summaries(metrics: Sequence[bytes | None], summaries: Sequence[bytes | None]) -> list[bytes | None]:
-    """Return the packed summaries of thousands of runs after a check; raise DamagedError."""
+    """Check and open the packed summaries of thousands of runs; raise DamagedError."""
     having = [at for at, has in enumerate(metrics) if has is not None or summaries[at] is not None]
     if len(having) == len(metrics):
         return list(unseal_all([own or b"" for own in summaries], [has or b"" for has in metrics]))
@@ -203,10 +203,10 @@ def split_summaries(summaries: bytes) -> list[bytes]:
 def build_metric_columns(
     metrics: Sequence[bytes | None], summaries: Sequence[bytes | None], names: Mapping[int, str]
 ) -> dict[str, MetricColumns]:
-    """Build the columns of a table from its runs, only for the metrics in `names`."""
+    """Build the columns of a table from the summaries of its runs, only for the metrics in `names`."""
     wanted = [number for number in _find_numbers(metrics) if number in names]
     shape = array("q", wanted).tobytes()
-    pairs = zip(metrics, summaries, strict=True)  # usually all runs have the same metrics: nothing to arrange
+    pairs = zip(metrics, summaries, strict=True)  # usually all runs have the same metrics, so that nothing is arranged
     whole = array("d", b"".join([own if own and has == shape else _arrange(has, own, wanted) for has, own in pairs]))
     width = len(FIELDS)
     strides = [whole[index :: len(wanted) * width] for index in range(len(wanted) * width)]
@@ -215,7 +215,7 @@ def build_metric_columns(
 
 
 def build_empty(metric: str, rows: int) -> MetricColumns:
-    """Build the columns of a metric that no run has."""
+    """Build the columns of a metric that none of the runs has."""
     return MetricColumns(metric, *(array("d", [value]) * rows for value in LAYOUT.unpack(NO_SUMMARY)))
 
 
@@ -226,12 +226,12 @@ def check_names(metrics: Iterable[bytes | None], names: Mapping[int, str]) -> No
 
 
 def _find_numbers(metrics: Iterable[bytes | None]) -> list[int]:
-    """Return the numbers of all metrics of these runs."""
+    """Return the numbers of all metrics that these runs have."""
     return sorted({number for shape in set(metrics) if shape for number in array("q", shape)})
 
 
 def _arrange(metrics: bytes | None, summaries: bytes | None, wanted: Sequence[int]) -> bytes:
-    """Return the summaries of the wanted metrics in order, an empty one for each that the run does not have."""
+    """Return a run's summaries in the order of `wanted`, with an empty summary for a metric that it does not have."""
     known = dict(zip(array("q", metrics or b""), split_summaries(summaries or b""), strict=True))
     return b"".join([known.get(number, NO_SUMMARY) for number in wanted])
 

@@ -1,10 +1,10 @@
 """Values stored as bytes, each with a checksum: a run's whole row, and chunks of points.
 
-A row is written by `marshal`, which reads it three times as fast as the columns of `runs`. marshal executes no code,
-and its format 4 is the same in every Python that we support; the file is in the user's own cache directory.
+A row is written by `marshal`: reading it takes a third of the time of the columns of `runs`. marshal executes no code,
+and its format 4 is the same in every supported Python; the file is in the user's own cache directory.
 
-A chunk is a part of one metric of one run. A column is an array of doubles; an empty one has no value for any point.
-A chunk may contain points of several sources: its parts list, in order, each source and its number of points.
+A chunk is a part of the points of one metric of one run. Each column of a chunk is an array of doubles; an empty array
+has no value for any point. A chunk may contain points of several sources: its parts list the sources with their counts.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class DamagedError(sqlite3.DatabaseError):
 
 
 def checksum(*pieces: Any) -> bytes:
-    """Return one checksum of bytes and texts. Adler-32 detects each changed byte, in a third of a CRC's time."""
+    """Return one checksum of bytes and texts. Adler-32 detects each changed byte in a third of the time of a CRC."""
     total = 1
     for piece in pieces:
         total = adler32(piece.encode("utf-8", "surrogatepass") if type(piece) is str else piece, total)
@@ -52,25 +52,25 @@ def checksum(*pieces: Any) -> bytes:
 
 
 def unseal(sealed: bytes, *more: Any) -> bytes:
-    """Return the content without its checksum, which also covers `more`; raise DamagedError."""
+    """Return the content without its checksum, which also covers `more`; raise DamagedError if it is wrong."""
     try:
         body = sealed[:-_SEAL]
         if checksum(*more, body) == sealed[-_SEAL:]:
             return body
-    except TypeError:  # another type than was stored
+    except TypeError:  # a value of another type was stored
         pass
     raise DamagedError("a checksum does not fit")
 
 
 def unseal_all(sealed: Sequence[bytes], more: Sequence[bytes] | None = None) -> list[bytes]:
-    """`unseal` thousands of values in a few passes, each with its own of `more`; raise DamagedError."""
+    """Return the contents of thousands of values as `unseal` does, in a few passes. `more`: one for each value."""
     try:
         bodies = [each[:-_SEAL] for each in sealed]
         starts = None if more is None else {each: adler32(each) for each in set(more)}
         found = map(adler32, bodies) if starts is None else map(adler32, bodies, [starts[each] for each in more or ()])
         if [total.to_bytes(_SEAL, "little") for total in found] == [each[-_SEAL:] for each in sealed]:
             return bodies
-    except TypeError:  # another type than was stored
+    except TypeError:  # a value of another type was stored
         pass
     raise DamagedError("a checksum does not fit")
 
@@ -80,11 +80,11 @@ def last_activity(row: RunRow) -> float:
 
 
 def pack_row(row: RunRow) -> bytes:
-    whole: list[Any] = list(row)  # not a tuple, so that its state can be replaced
+    whole: list[Any] = list(row)  # a list, so that the state can be replaced
     whole[_STATE], whole[_PARAMS] = row.state.value, dict(row.params)
     try:
         packed = marshal.dumps(whole, _FORMAT)
-    except ValueError:  # a value that is not JSON-like
+    except ValueError:  # a value is not JSON-like
         import json
 
         plain = [
@@ -100,15 +100,15 @@ def plain_object(value: object) -> Any:
 
 
 def unpack_rows(packed: Sequence[bytes]) -> list[RunRow]:
-    """Unpack all values, then all rows: rows next to each other in memory are faster to iterate over."""
+    """Unpack all values before the rows are built: rows that are adjacent in memory are faster to iterate over."""
     whole = list(map(marshal.loads, unseal_all(packed)))
     for row in whole:
         row[_STATE] = _STATES[row[_STATE]]
-    return list(map(partial(tuple.__new__, RunRow), whole))  # without the slow `__new__` of the class
+    return list(map(partial(tuple.__new__, RunRow), whole))  # `tuple.__new__` is faster than the `__new__` of RunRow
 
 
 def storable(text: str) -> str:
-    """Return text that databases accept: SQLite only UTF-8, PostgreSQL no NUL."""
+    """Return text that databases accept: SQLite accepts only UTF-8, PostgreSQL no NUL."""
     return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\ufffd")
 
 
@@ -118,7 +118,7 @@ class Chunk(NamedTuple):
 
 
 def build_series(columns: Columns) -> Series:
-    """Build columns as they are stored; raise ValueError if their lengths differ."""
+    """Build the columns of a metric as they are stored; raise ValueError if their lengths differ."""
     steps, values, times = columns
     series = Series(_build_column(steps), _build_column(values, required=True), _build_column(times))
     if any(column and len(column) != len(series.values) for column in (series.steps, series.times)):
@@ -135,7 +135,7 @@ def _build_column(column: Sequence[float] | None, *, required: bool = False) -> 
 
 
 def join_series(pieces: Sequence[Series]) -> Series:
-    """Join pieces one after another."""
+    """Join series one after another."""
     if len(pieces) == 1:
         return pieces[0]
     counts = [len(piece.values) for piece in pieces]
@@ -158,7 +158,7 @@ def _nothing(count: int) -> array[float]:
 
 
 def fill_series(series: Series) -> Series:
-    """Fill every column to full length, for readers."""
+    """Fill every column with NaN to full length, for readers."""
     count = len(series.values)
     return Series(series.steps or _nothing(count), series.values, series.times or _nothing(count))
 
@@ -170,7 +170,7 @@ def join_chunks(chunks: Sequence[Chunk]) -> Chunk:
 
 
 def drop_source(chunk: Chunk, source: int) -> Chunk | None:
-    """Return the chunk without the points of a source; None if nothing is left."""
+    """Return the chunk without the points of a source; None if no points are left."""
     kept: list[Chunk] = []
     start = 0
     for owner, count in chunk.parts:
@@ -182,7 +182,7 @@ def drop_source(chunk: Chunk, source: int) -> Chunk | None:
 
 
 def pack_parts(parts: Parts, series: Series, owner: bytes) -> bytes:
-    """Return the parts and the chunk's checksum, which covers its `owner`: a misplaced chunk is detected."""
+    """Return the parts, and the checksum of the chunk. It covers `owner`, so that a misplaced chunk is detected."""
     packed = b"".join([_PART.pack(*part) for part in parts])
     return packed + checksum(owner, *series, packed)
 

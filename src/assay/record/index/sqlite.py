@@ -24,7 +24,7 @@ _HINTS = {
 
 
 def open_index(root: str | os.PathLike[str], warn: Notify = ignore) -> SqliteIndex:
-    """Open the index of a root, if need be only in memory; `warn` if a file was set aside and is built again."""
+    """Open the index of a root, in memory if the file cannot be opened; `warn` if an unusable file is built again."""
     try:
         index = SqliteIndex(index_path(root, os.environ), os.path.realpath(root))
     except InfrastructureError:
@@ -35,7 +35,7 @@ def open_index(root: str | os.PathLike[str], warn: Notify = ignore) -> SqliteInd
 
 
 class SqliteIndex(Index):
-    """A SQLite index for several processes: WAL, one writer at a time, each for the duration of a flush."""
+    """An index in a SQLite file for several processes: in WAL mode, one writer at a time locks it for a flush."""
 
     _db: sqlite3.Connection
 
@@ -59,7 +59,7 @@ class SqliteIndex(Index):
             yield
         except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
             if is_damage(error, self.path) and not self.is_temporary:
-                # the file was damaged during use: the next call finds an empty index
+                # the file was damaged while it was used: the next call finds an empty index
                 self._db.close()
                 set_aside(self.path)
                 self._open()

@@ -1,7 +1,7 @@
-"""An index in tables of any database: everything but how it is opened and how transactions begin.
+"""An index in the tables of any database; subclasses open the database and begin its transactions.
 
-The statements are those of SQLite that PostgreSQL also understands; parameters are `?`, and `json_each`, which the
-two do not share, is translated by `exchange/postgres_index.py`.
+The statements are statements of SQLite that PostgreSQL understands, too. Parameters are `?`, and `json_each`, whose
+meaning differs, is translated by `exchange/postgres_index.py`.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ _CACHED = "FROM runs r LEFT JOIN run_cache c ON c.run = r.run"
 _HAS_ROW = "(run_row IS NOT NULL OR c.run IS NULL)"  # a run without its cached row is damaged
 _HAS_METRICS = "(metrics IS NOT NULL OR c.run IS NULL)"
 _VERDICT_OFFSET = "SELECT bytes_read FROM verdict_files WHERE study = ?"
-_OF_RUN = ("chunks", "cursors", "metric_summaries", "run_cache")  # tables with rows of a run, except `runs`
+_OF_RUN = ("chunks", "cursors", "metric_summaries", "run_cache")  # the tables that have rows of a run, except `runs`
 
 
 @contextmanager
 def _collector_paused() -> Iterator[None]:
-    """Pause the garbage collector, which would search thousands of rows without cycles a hundred times."""
+    """Pause the garbage collector: it would search thousands of rows, which have no cycles, a hundred times."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -60,43 +60,43 @@ QUERY_LIMIT_S = 60.0
 
 
 def check_query(statement: str) -> None:
-    """Refuse writes early, which each database refuses itself, and other statements (COPY, PRAGMA, COMMIT)."""
+    """Raise UsageError for a statement that is not a query (COPY, PRAGMA, COMMIT); the databases also refuse writes."""
     plain = re.sub(r"--[^\n]*|/\*.*?\*/", " ", statement, flags=re.DOTALL).strip().lower()
     if not re.match(r"\(*\s*(select|with|values|explain)\b", plain):
         raise UsageError("only a query can be asked: SELECT …", "assay index query 'SELECT * FROM studies'")
 
 
 class Index(BufferedIndex):
-    """A copy of the run directories, which may be lost at any time and is then built again from them.
+    """A copy of the run directories, which may be lost at any time, and is then built again from the directories.
 
-    Concurrency rules, which every implementation keeps:
+    Concurrency rules that every implementation keeps:
 
     - Any number of processes may read and write the same index; a handle belongs to one thread of one process
       (open another after a fork). Readers never wait for writers.
     - Each writing call is one transaction: seen whole by others, or not at all.
-    - Points are compare-and-set. `add_columns` names the offset at which its reader began; when the stored cursor
-      is another one, another supervisor has written those bytes, nothing is stored, and the answer is False.
-      The caller then takes `load_cursor` and reads on from there. So no point is ever stored twice.
+    - Points are compare-and-set. `add_columns` names the offset at which its reader began; if the stored cursor has
+      another offset, another supervisor has written those bytes: no point is stored, and `add_columns` returns False.
+      The caller then calls `load_cursor` and reads on from that offset. So no point is ever stored twice.
     - Points of an attempt that is followed by another are refused in the transaction that would write them. The next
-      attempt publishes its lease first and then forgets the points, so none of them stays.
-    - Inside `batch()` writes wait in memory, without a lock, until `flush()`, the end of the batch, the next
-      `load_*` other than `load_cursor`, or very many of them; then one transaction writes all of them. A supervisor
+      attempt publishes its lease first and then forgets the points, so no point of the earlier attempt stays.
+    - Inside `batch()`, writes wait in memory, without a lock, until `flush()`, the end of the batch, the next
+      `load_*` other than `load_cursor`, or very many writes; then one transaction writes all of them. A supervisor
       may stay in one batch for hours and flush five times a second.
     - Inside a batch, True from `add_columns` means "accepted": the stored cursor is compared when points are written,
-      and stale points are dropped and listed by `flush()` and in the list from `batch()`. A caller that ignores that
-      gets False from its next `add_columns` for that source, until it calls `load_cursor`.
+      and stale points are dropped and listed by `flush()` and in the list from `batch()`. A caller that ignores the
+      lists gets False from its next `add_columns` for that source, until it calls `load_cursor`.
     - Each accepted call is a complete fact about a directory. So a batch that ends with an exception is written like
       any other, and nothing is undone.
-    - A reader with the same handle sees what it has written, flushed or not.
+    - A reader sees what was written with the same handle, flushed or not.
     - When writing fails (disk full, locked for too long) an InfrastructureError is raised. Pending writes of a batch
       wait for the next flush; outside a batch they are dropped, and the caller may call again.
     """
 
-    was_reset: bool = False  # an unreadable file was set aside: everything is read from the directories again
+    was_reset: bool = False  # an unreadable file was set aside, so that everything is read from the directories again
     reset_reason: str = ""
     is_temporary: bool = False  # the index exists only in this process
-    place: str = ""  # its location for messages, without passwords
-    store_points: Callable[[str], None] | None = None  # reads the files of a run that has only summaries
+    place: str = ""  # location of the index for messages, without passwords
+    store_points: Callable[[str], None] | None = None  # function that reads the files of a run that has only summaries
     _db: Database
 
     def __init__(self) -> None:
@@ -116,35 +116,35 @@ class Index(BufferedIndex):
     @abstractmethod
     def query(self, statement: str) -> Answer:
         """Return the result of one SELECT over the tables and views of `docs/reference/formats-index.md`. Raise
-        UsageError for any other statement, an invalid one, or one that takes too long."""
+        UsageError for another statement, an invalid SELECT, or one that takes too long."""
 
     @abstractmethod
     def load_size(self) -> int:
-        """Return the approximate size in bytes."""
+        """Return the approximate size of the index in bytes."""
 
     @abstractmethod
     def compact(self) -> None:
         """Free the space of forgotten rows."""
 
     def is_there(self) -> bool:
-        """Whether the open index still exists; if it was deleted or replaced, it must be opened again."""
+        """Return whether the open index still exists; if it was deleted or replaced, it must be opened again."""
         return True
 
     @abstractmethod
     def _begin(self, *, writes: bool) -> None:
-        """Begin a transaction: only one may write at a time; one that reads sees a single moment."""
+        """Begin a transaction: only one at a time may write; one that only reads sees one state of the database."""
 
     @abstractmethod
     def _roll_back(self) -> None:
-        """Undo the transaction without raising."""
+        """Undo the transaction without raising an error."""
 
     @abstractmethod
     def _translated(self) -> AbstractContextManager[None]:
-        """Turn errors of the database into ours."""
+        """Translate errors of the database into errors of Assay."""
 
     @abstractmethod
     def _disconnect(self) -> None:
-        """Close the connection."""
+        """Close the connection to the database."""
 
     @contextmanager
     def _transaction(self) -> Iterator[Database]:
@@ -154,13 +154,13 @@ class Index(BufferedIndex):
                 yield self._db
                 self._db.execute("COMMIT")
             except BaseException:
-                self._names.clear()  # their numbers may have been assigned in the transaction that is undone
+                self._names.clear()  # numbers of names may have been assigned in the transaction that is undone
                 self._roll_back()
                 raise
 
     @contextmanager
     def _reading(self) -> Iterator[Database]:
-        """Give all statements the same moment, including own writes."""
+        """Give all statements the same state of the database, after pending writes of this handle."""
         self._write_waiting()
         with self._translated():
             self._begin(writes=False)
@@ -170,7 +170,7 @@ class Index(BufferedIndex):
                 self._roll_back()
 
     def _find(self, query: str, parameters: Sequence[Any]) -> Any:
-        """Return the first stored row, without pending writes; None if there is none."""
+        """Return the first stored row, without pending writes; None if the query finds no row."""
         with self._translated():
             return self._db.execute(query, parameters).fetchone()
 
@@ -178,7 +178,7 @@ class Index(BufferedIndex):
 
     @_collector_paused()
     def _write(self, buffer: Buffer) -> list[Refused]:
-        # readers do not need them
+        # readers do not need these functions
         from assay.record.index.writing import forget_points, write_points, write_rows, write_summaries
 
         with self._transaction() as db:
@@ -188,7 +188,7 @@ class Index(BufferedIndex):
             return refused + write_points(db, buffer.entries, self._number)
 
     def _number(self, name: str) -> int:
-        """Return the number of a metric or source, assigned if it is new; only in a writing transaction."""
+        """Return the number of a metric or source, which is assigned to a new name; only in a writing transaction."""
         if name not in self._names:
             text = packing.storable(name)
             found = self._db.execute(_NAME, (text,)).fetchone()
@@ -201,7 +201,7 @@ class Index(BufferedIndex):
         return self._names[name]
 
     def forget_runs(self, keys: Iterable[str]) -> None:
-        """Remove runs with all their data."""
+        """Remove runs and all their data."""
         self._write_waiting()
         chosen = _list(list(keys))
         of_run = f"WHERE run IN (SELECT run FROM runs WHERE {_among('key')})"  # noqa: S608
@@ -210,7 +210,7 @@ class Index(BufferedIndex):
                 db.execute(f"DELETE FROM {table} {of_run}", (chosen,))  # noqa: S608
 
     def clear(self) -> None:
-        """Remove everything."""
+        """Remove all runs and verdicts."""
         self._write_waiting()
         with self._transaction() as db:
             for table in (*_OF_RUN, "runs", "verdicts", "verdict_files"):
@@ -219,9 +219,9 @@ class Index(BufferedIndex):
     def add_verdicts(
         self, study: str, rows: Sequence[VerdictRow], *, start: int, end: int, expected_offset: int
     ) -> bool:
-        """Store the bytes `start` to `end` of the study's verdict file, if the stored offset is the expected one. A
-        start of 0 replaces all verdicts of the study: its file was read from the beginning."""
-        from assay.record.index.writing import write_verdicts  # not needed by readers
+        """Store the bytes `start` to `end` of the study's verdict file, if the stored offset is the expected one. If
+        `start` is 0, they replace all verdicts of the study: its file was read from the beginning."""
+        from assay.record.index.writing import write_verdicts  # readers do not need this function
 
         study = packing.storable(study)
         with self._transaction() as db:
@@ -249,8 +249,8 @@ class Index(BufferedIndex):
     def load_cursors(
         self, source: str | None, studies: Sequence[str] | None = None, noting: Sequence[str] = ()
     ) -> dict[str, Cursor]:
-        """Return key → cursor for every run whose source has been read: one query instead of thousands. `source`
-        None: a cursor of any source. `noting`: only if the state has one of these keys."""
+        """Return key → cursor for every run whose source has been read, in one query. `source` None: a cursor of any
+        source. `noting`: only cursors whose state has one of these keys."""
         where, chosen = _build_choice(studies, None)
         where = ("TRUE" if source is None else "c.source = (SELECT number FROM names WHERE name = ?)") + where  # noqa: S608
         where += f" AND ({' OR '.join(['c.state LIKE ?'] * len(noting))})" if noting else ""
@@ -266,19 +266,19 @@ class Index(BufferedIndex):
 
     @_collector_paused()
     def load_runs(self, studies: Sequence[str] | None = None, keys: Sequence[str] | None = None) -> list[RunRow]:
-        """Return runs by creation, then key: a rebuild keeps this order. None: all; an empty sequence: none."""
+        """Return runs ordered by creation, then key, as after a rebuild. None: all runs; an empty sequence: no runs."""
         where, chosen = _build_choice(studies, keys)
         with self._reading() as db:
             found = db.execute(f"SELECT run_row {_CACHED} WHERE {_HAS_ROW}{where} ORDER BY r.run", chosen)
             rows = packing.unpack_rows([row for (row,) in found])
-        # the order must not depend on which process wrote the index, and how often
+        # the order must not depend on which process wrote the index, or how often it was written
         return sorted(rows, key=lambda row: (row.created_at or 0.0, row.key))
 
     def load_studies(self) -> list[StudyRow]:
-        """Return the studies by name."""
+        """Return the studies, ordered by name."""
         counts: dict[str, dict[State, int]] = {}
         last: dict[str, float] = {}
-        for row in self.load_runs():  # not from the columns: only the whole row has a checksum
+        for row in self.load_runs():  # columns are not used: only the whole row has a checksum
             study = packing.storable(row.study)
             per_state = counts.setdefault(study, {})
             per_state[row.state] = per_state.get(row.state, 0) + 1
@@ -286,13 +286,13 @@ class Index(BufferedIndex):
         return [StudyRow(study, dict(sorted(counts[study].items())), last[study] or None) for study in sorted(counts)]
 
     def find_summarised(self, studies: Sequence[str] | None = None) -> list[str]:
-        """Return the keys of the runs with stored summaries but without points."""
+        """Return the keys of the runs that have stored summaries but no stored points."""
         where, chosen = _build_choice(studies, None)
         with self._reading() as db:
             return [key for (key,) in db.execute(f"{_SUMMARISED}{where}", chosen)]
 
     def load_series(self, key: str, metric: str) -> Series:
-        """Return a metric's points, empty if there is none. Points that are not stored are read by `store_points`."""
+        """Return a metric's points, empty if it has none. If points are not stored, `store_points` reads the files."""
         series = self._load_stored_series(key, metric)
         if series is None and self.store_points is not None:
             self.store_points(key)
@@ -328,7 +328,7 @@ class Index(BufferedIndex):
     def load_summaries(
         self, studies: Sequence[str] | None = None, keys: Sequence[str] | None = None
     ) -> dict[str, dict[str, Summary]]:
-        """Return key → metric → summary, without runs that have no metrics; values are NaN if none is finite."""
+        """Return key → metric → summary, without runs that have no metrics; values are NaN if no value is finite."""
         where, chosen = _build_choice(studies, keys)
         query = f"SELECT key, metrics, summaries {_CACHED} WHERE {_HAS_METRICS}{where} ORDER BY r.run"
         with self._reading() as db:
@@ -338,7 +338,7 @@ class Index(BufferedIndex):
             digest.check_names([numbers for _, numbers, _ in found], names)
         owned = [[names[number] for number in array("q", numbers)] for _, numbers, _ in found]
         summaries = iter(digest.parse_summaries(chain.from_iterable(owned), opened))
-        # all were parsed at once: each run takes as many as it has metrics
+        # all summaries were parsed at once: each run takes as many as it has metrics
         return {found[i][0]: dict(zip(each, summaries, strict=False)) for i, each in enumerate(owned)}
 
     def _load_names(self) -> dict[int, str]:
@@ -349,7 +349,7 @@ class Index(BufferedIndex):
 
     @_collector_paused()
     def load_table(self, studies: Sequence[str] | None = None, metrics: Sequence[str] | None = None) -> IndexTable:
-        """Return runs and summaries column by column: for thousands of runs much faster than objects."""
+        """Return runs and summaries column by column: for thousands of runs, this is much faster than objects."""
         where, chosen = _build_choice(studies, None)
         query = f"SELECT run_row, metrics, summaries {_CACHED} WHERE {_HAS_ROW}{where} ORDER BY r.run"
         with self._reading() as db:
@@ -366,7 +366,7 @@ class Index(BufferedIndex):
         return IndexTable(ordered, {name: columns.get(name) or digest.build_empty(name, len(rows)) for name in shown})
 
     def load_metric_names(self, studies: Sequence[str] | None = None) -> list[str]:
-        """Return the metric names, sorted."""
+        """Return the names of all metrics, sorted."""
         where, chosen = _build_choice(studies, None)
         query = f"SELECT metrics, summaries {_CACHED} WHERE {_HAS_METRICS}{where}"
         with self._reading() as db:
@@ -380,17 +380,17 @@ class Index(BufferedIndex):
 
 
 def _among(column: str) -> str:
-    """Return a condition with one parameter for any number of values, as SQLite limits parameters."""
+    """Return a condition that has one parameter for any number of values, as SQLite limits the number of parameters."""
     return f"{column} IN (SELECT value FROM json_each(?))"  # noqa: S608
 
 
 def _build_choice(studies: Sequence[str] | None, keys: Sequence[str] | None) -> tuple[str, list[str]]:
-    """Return the end of a WHERE over `runs r`, and its parameters."""
+    """Return the conditions after a WHERE over `runs r`, each with AND, and their parameters."""
     where, parameters = "", []
     for column, values in (("r.study", studies), ("r.key", keys)):
         if values is None:
             continue
-        # the runs of a single study come in order from the database's index; those of several would be sorted
+        # the database's index has the runs of one study in order; runs of several studies would be sorted
         is_single = len(values) == 1
         where += f" AND {column} = ?" if is_single else f" AND {_among(column)}"
         parameters.append(packing.storable(values[0]) if is_single else _list(values))
@@ -398,8 +398,8 @@ def _build_choice(studies: Sequence[str] | None, keys: Sequence[str] | None) -> 
 
 
 def _list(values: Sequence[str]) -> str:
-    """Render the list as `_among` takes it."""
-    import json  # rarely needed: usually there is one study
+    """Render a list of values as the parameter of `_among`."""
+    import json  # the module is rarely needed: usually there is one study
 
     return json.dumps(list(map(packing.storable, values)))
 
@@ -407,6 +407,6 @@ def _list(values: Sequence[str]) -> str:
 def _build_cursor(run: int, source: int, offset: int, sealed: str) -> Cursor:
     import json
 
-    from assay.record.index.writing import open_cursor  # tables have no cursors
+    from assay.record.index.writing import open_cursor  # tables do not load cursors
 
     return Cursor(offset, json.loads(open_cursor(run, source, offset, sealed)))

@@ -1,6 +1,6 @@
 """Write rows, points and verdicts into the tables of the index, always inside the caller's transaction.
 
-Each fact is written twice: in plain columns for people that query the file, and in `run_cache` for our own tables.
+Each fact is written twice: in plain columns for people who query the file, and in `run_cache` for Assay's tables.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _encode = json.JSONEncoder(separators=(",", ":"), default=packing.plain_object).encode
 _encode_strictly = json.JSONEncoder(ensure_ascii=False, allow_nan=False, default=packing.plain_object).encode
 _STATE, _PARAMS = RunRow._fields.index("state"), RunRow._fields.index("params")
-_TAGS = RunRow._fields.index("tags")  # then note and received
+_TAGS = RunRow._fields.index("tags")  # the columns note and received follow
 _RUN_COLUMNS = (*(field if field != "commit" else "git_commit" for field in OWN_FIELDS), "active_at")
 _PUT_RUN = f"""INSERT INTO runs ({", ".join(_RUN_COLUMNS)}) VALUES ({", ".join("?" * len(_RUN_COLUMNS))})
     ON CONFLICT (key) DO UPDATE SET {", ".join(f"{name} = excluded.{name}" for name in _RUN_COLUMNS[1:])}"""  # noqa: S608
@@ -77,12 +77,12 @@ def write_rows(db: Database, rows: Collection[RunRow]) -> None:
     try:
         db.executemany(_PUT_RUN, plain)
     except (UnicodeEncodeError, OverflowError, sqlite3.ProgrammingError, sqlite3.InterfaceError):
-        db.executemany(_PUT_RUN, [tuple(map(_storable_value, row)) for row in plain])  # SQLite cannot store a value
+        db.executemany(_PUT_RUN, [tuple(map(_storable_value, row)) for row in plain])  # SQLite cannot store some values
     db.executemany(_PUT_ROW, [(packing.pack_row(row), row.key) for row in rows])
 
 
 def encode_params(params: Mapping[str, Any]) -> str:
-    """Encode numbers that JSON does not have as text: one malformed object would break the whole view."""
+    """Encode numbers that JSON does not have as strings: one malformed object would break the whole view."""
     try:
         text = _encode_strictly(dict(params))
     except ValueError:
@@ -105,13 +105,13 @@ def _storable_value(value: Any) -> Any:
 
 
 def write_summaries(db: Database, summarised: Mapping[str, Summaries], number: Callable[[str], int]) -> list[Refused]:
-    """Write the summaries of runs without points; return the other runs. A cursor at 0 marks what is to be read."""
+    """Write the summaries of runs without points; return the other runs. A cursor at 0 marks points to be read."""
     if not summarised:
         return []
     runs = _load_numbers(db, list(summarised))
     query = f"SELECT run, max(bytes_read) FROM cursors {_AMONG_RUNS} GROUP BY run"  # noqa: S608
     known = dict(db.execute(query, (json.dumps(list(runs.values())),)).fetchall())
-    _forget_runs(db, [run for run, offset in known.items() if not offset])  # stored by another process
+    _forget_runs(db, [run for run, offset in known.items() if not offset])  # another process stored these summaries
     packed: dict[int, Packed] = {}
     cursors: list[tuple[int, int, int, str]] = []
     for key, (states, summaries) in summarised.items():
@@ -134,7 +134,7 @@ class _Work:
 
     runs: dict[str, int]
     offsets: dict[tuple[int, int], int]
-    digests: dict[int, Digest]  # by run
+    digests: dict[int, Digest]  # number of a run → its digest
     cursors: dict[tuple[int, int], str] = field(default_factory=dict)
     chunks: list[tuple[Any, ...]] = field(default_factory=list)
     touched: dict[tuple[int, int], MetricDigest] = field(default_factory=dict)
@@ -143,7 +143,7 @@ class _Work:
 def write_points(
     db: Database, entries: Mapping[str, Sequence[PendingPoints]], number: Callable[[str], int]
 ) -> list[Refused]:
-    """Write points that count and whose stored cursor is still where their reader began; return the others."""
+    """Write points that count and whose stored cursor is still where their reader began; return the refused ones."""
     if not entries:
         return []
     work = _load_work(db, entries)
@@ -208,7 +208,7 @@ def _load_work(db: Database, entries: Mapping[str, Sequence[PendingPoints]]) -> 
     begun = [key for key, each in entries.items() if not all(entry.expected_offset for entry in each)]
     _forget_runs(db, [runs[key] for key in begun if runs[key] in summarised])
     known = {place: offset for place, offset in known.items() if place[0] not in summarised}
-    if not known:  # without cursors there are no points
+    if not known:  # runs without cursors have no points
         return _Work(runs, {}, {})
     query = f"SELECT run, metrics, summaries, carried FROM run_cache {_AMONG_RUNS}"  # noqa: S608
     digests = {
@@ -220,7 +220,7 @@ def _load_work(db: Database, entries: Mapping[str, Sequence[PendingPoints]]) -> 
 
 
 def _load_numbers(db: Database, keys: list[str]) -> dict[str, int]:
-    """Return the runs' numbers; insert an empty row for a run without one."""
+    """Return the numbers of runs by key; a run that has no number gets one with an empty row."""
     query = "SELECT key, run FROM runs WHERE key IN (SELECT value FROM json_each(?))"
     numbers: dict[str, int] = dict(db.execute(query, (json.dumps(keys),)).fetchall())
     new = [key for key in keys if key not in numbers]
@@ -244,12 +244,12 @@ def _set_chunk(db: Database, number: int, chunk: packing.Chunk, owner: bytes) ->
 
 
 def seal_cursor(run: int, source: int, offset: int, state: str) -> str:
-    """Return the state as text, after the checksum of the whole cursor."""
+    """Return the state of a cursor as text, after the checksum of the whole cursor."""
     return packing.checksum(f"{run} {source} {offset} ", state).hex() + state
 
 
 def open_cursor(run: int, source: int, offset: int, sealed: str) -> str:
-    """Return the state as text; raise DamagedError."""
+    """Return the state of a cursor as text; raise DamagedError if the checksum does not match."""
     if not isinstance(sealed, str) or seal_cursor(run, source, offset, sealed[8:]) != sealed:
         raise packing.DamagedError("a checksum does not fit")
     return sealed[8:]
@@ -295,7 +295,7 @@ def _forget_runs(db: Database, runs: Sequence[int]) -> None:
 
 
 def _keep_others(db: Database, run: int, metric: int, source: int) -> MetricDigest:
-    """Return the metric's chunks without a source, with a new summary."""
+    """Remove a source from the chunks of a metric; return the digest of the other sources' points."""
     digested = MetricDigest()
     for number, *packed in db.execute(_LOAD_CHUNKS, (run, metric)).fetchall()[::-1]:
         chunk = packing.unpack_chunk(packing.name_owner(run, metric), *packed)
