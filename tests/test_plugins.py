@@ -205,7 +205,7 @@ BAD = [  # the text of a module, and why it cannot be used
     (declare("needs=('nothing',)"), "it needs the plug-in nothing"),
     (
         HEAD + "PLUGIN = (Plugin('bad', needs=('worse',)), Plugin('worse', needs=('bad',)))\n",
-        "its needs lead back to itself",
+        "its needs are circular",
     ),
     (declare("pages=('bad_plugin.nothing:PAGES',)"), "No module named 'bad_plugin.nothing'"),
     (PAGES + "PAGES = {}\n", "dict is not an assay.web.api.Pages"),
@@ -439,11 +439,14 @@ def test_an_option_of_a_plug_in_is_a_keyword_of_run(install: Install) -> None:
 OPTIONS = {
     "not a request": ("Options = 5", "5 is not a subclass"),
     "a flag of the command": ("x: str = option('--x', '--json', help='')", "x: '--json' is an option of the command"),
-    "a flag of click": ("x: str = option('-h', help='')", "x: '-h' is an option of the command already"),
+    "a flag of click": ("x: str = option('-h', help='')", "x: '-h' is already an option of the command"),
     "one flag twice": ("x: str = option('--x', help='')\n    y: str = option('--x', help='')", "y: '--x' is an option"),
     "required": ("x: str = option('--x', required=True, help='')", "x must be an option that can be left out"),
     "an argument": ("x: str = argument('X')", "x must be an option that can be left out"),
-    "no flag": ("x: str = option('x y', '', help='')", "x: 'x y' is an option of the command already, or no name"),
+    "no flag": (
+        "x: str = option('x y', '', help='')",
+        "x: 'x y' is already an option of the command, or not a valid name",
+    ),
     "a name of requests": ("extras: str = option('--x', help='')", "extras is an attribute of every request"),
     "another name of them": ("EXTRAS: str = option('--x', help='')", "EXTRAS is an attribute of every request"),
 }

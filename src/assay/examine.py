@@ -179,7 +179,7 @@ def _parse_param(text: str, path: Path) -> dict[str, Any]:
     except ImportError as error:
         raise MissingPackageError("reading mlrunner's param files", "PyYAML") from error
     if problems or not params:
-        raise FormatError(problems[0] if problems else f"{path / layout.PARAM_FILE} holds no parameters")
+        raise FormatError(problems[0] if problems else f"{path / layout.PARAM_FILE} contains no parameters")
     return {str(key): value for key, value in params.items()}
 
 

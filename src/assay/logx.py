@@ -284,7 +284,7 @@ class LogX:
         content = checkpoint.load_checkpoint(os.fspath(path))
         if not isinstance(content, Mapping) or "state_dict" not in content:
             wanted = "load_model reads what save_model({'state_dict': ...}) wrote"
-            raise UsageError(f"{path} holds no 'state_dict': {wanted}")
+            raise UsageError(f"{path} contains no 'state_dict': {wanted}")
         return content["state_dict"], {key: value for key, value in content.items() if key != "state_dict"}
 
 

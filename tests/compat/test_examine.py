@@ -140,7 +140,7 @@ def test_folders_without_parameters_are_skipped_and_said(output, capsys):
     ("name", "text", "message"),
     [
         ("param", "{", "param: not YAML ("),
-        ("param", "", "holds no parameters"),
+        ("param", "", "contains no parameters"),
         ("param", "- a", "param: a mapping was expected"),
         ("run.json", "{", "is damaged"),
         ("run.json", "[]", "is damaged"),

@@ -394,7 +394,7 @@ def test_the_users_dict_is_not_changed(logx, tmp_path, torch):
     assert meta == {"epoch": 3, "__metric": 0.5}
     assert type(meta["__metric"]) is float
     torch.save({"weights": 1}, tmp_path / "x.pth")
-    with pytest.raises(UsageError, match="holds no 'state_dict'"):
+    with pytest.raises(UsageError, match="contains no 'state_dict'"):
         logx.load_model(tmp_path / "x.pth")
 
 

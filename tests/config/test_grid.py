@@ -52,7 +52,7 @@ def test_parentheses_and_infinity_that_are_meant() -> None:
         (f"params: {{a: {{range: [0, {-(10**400)}, -1]}}}}", "2:21 params.a.range:", "more than"),
         ("params: {a: {choice: []}}", "2:22 params.a.choice:", "empty list"),
         ("params: {a: {choice: 3}}", "2:22 params.a.choice:", "must be a list of values"),
-        ("params: {a: {range: 0}}", "2:21 params.a.range:", "holds no number"),
+        ("params: {a: {range: 0}}", "2:21 params.a.range:", "contains no number"),
         ("params: {a: {range: [0, 5, 0]}}", "params.a.range:", "whole numbers"),
         ("params: {a: {range: 1.5}}", "params.a.range:", "whole numbers"),
         ("params: {a: {range: [1, 0.5]}}", "2:25 params.a.range:", "whole numbers, not 0.5"),

@@ -131,7 +131,7 @@ def test_a_bare_value_has_the_type_of_the_same_value_in_a_file(text: str, flavou
         ("lr", "lr (column 1) is not NAME=VALUE"),
         ("=1", "=1 (column 1) is not NAME=VALUE"),
         ("lr=\udcff", "lr=\udcff (column 1) is not UTF-8"),
-        ("lr={range: 0}", "lr={range: 0} (column 12) lr.range: this range holds no number"),
+        ("lr={range: 0}", "lr={range: 0} (column 12) lr.range: this range contains no number"),
         ("lr={rnge: 5}", "lr={rnge: 5} (column 5) lr.rnge: unknown kind of axis"),
         ("lr={uniform: [0, 1]}", "lr={uniform: [0, 1]} (column 5) lr: a random axis needs a count"),
     ],

@@ -103,7 +103,7 @@ def test_damaged_manifests_do_not_keep_other_runs_from_coming(cli: Any, own_benc
     said = {
         "{": "is damaged",
         '{"format": 1}': "it has no 'files'",
-        json.dumps({**good, "files": {}}): "holds no run.json, so it is not a run",
+        json.dumps({**good, "files": {}}): "contains no run.json, so it is not a run",
         json.dumps({"format": 1, "kind": "run"}): "it has no 'files'",
         "[]": "its fields are not those of a manifest",
     }

@@ -108,7 +108,7 @@ def test_what_one_run_needs_is_asked_of_the_engine(folder: Path) -> None:
 
 def test_hosts_without_an_element_are_one_problem(folder: Path) -> None:
     study, _ = write(folder, "farms: {a: {kind: ssh, hosts: [], slots: {b: 1}}}\n")
-    assert [problem.message for problem in study.farms["a"].problems] == ["names no host"]
+    assert [problem.message for problem in study.farms["a"].problems] == ["does not name a host"]
 
 
 def test_an_unknown_name_is_told_what_there_is_and_where(folder: Path) -> None:

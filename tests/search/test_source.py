@@ -290,7 +290,7 @@ def test_an_exhausted_space_is_a_good_end(bench: Bench, search: str) -> None:
         ("{metric: loss, trials: 5}\nsubset: {count: 3}", "does not go with search"),
         ("{metric: loss, trials: 5}\nrepeat: 2", "does not go with search"),
         ("{metrics: [loss, {metric: time, direction: up}], trials: 5}", "search.metrics[1].direction"),
-        ("{metric: [], trials: 3}", "names no metric"),
+        ("{metric: [], trials: 3}", "does not name a metric"),
         ("{metrics: [], trials: 3}", "search.metrics"),
         ("{metric: los, trials: 3}", "did you mean 'loss'?"),
     ],

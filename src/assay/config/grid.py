@@ -158,7 +158,7 @@ class GridReader:
             return range(1)
         found = range(*numbers)[: MAX_RANGE + 1]  # len() of a huge range overflows
         if not 0 < len(found) <= MAX_RANGE:
-            what = "holds no number" if not found else f"holds more than {MAX_RANGE} numbers"
+            what = "contains no number" if not found else f"holds more than {MAX_RANGE} numbers"
             self._problems.add(f"this range {what}", key, node.position, _RANGE_HINT)
         return found
 

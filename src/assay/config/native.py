@@ -299,7 +299,7 @@ class _Reader:
     def _checkpoint_files(self, node: Node, key: str) -> tuple[str, ...]:
         files = self._fields.texts(node, key, "a pattern or a list of patterns")
         if node.kind == "sequence" and not files:
-            self._problems.add("names no checkpoints", key, node.position, "as in ckpt/*.pt, or leave it out")
+            self._problems.add("does not name checkpoints", key, node.position, "as in ckpt/*.pt, or leave it out")
         for pattern in files:
             if os.path.isabs(pattern) or ".." in pattern.split("/"):
                 hint = "write it relative to the run's directory, as in ckpt/*.pt"

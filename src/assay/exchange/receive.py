@@ -111,7 +111,7 @@ def store_archive(archive: str, aside: str, root: str, limits: UploadLimits, sen
         names = unpack(archive, unpacked, limits, check=_check_place)
         runs = [*dict.fromkeys((study, run) for study, run, *_ in (name.split("/") for name in names))]
         if not runs:
-            raise RefusedUploadError("the archive holds no run: it has no file STUDY/RUN/run.json")
+            raise RefusedUploadError("the archive contains no run: it has no file STUDY/RUN/run.json")
         sender.mark(runs, unpacked)
         dirs = [os.path.join(unpacked, study, run) for study, run in runs]
         specs = [_check_run(run_dir, f"{study}/{run}") for run_dir, (study, run) in zip(dirs, runs, strict=True)]

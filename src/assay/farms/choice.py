@@ -148,7 +148,9 @@ def _check_hosts(fields: Fields, given: Mapping[str, Item], options: Mapping[str
     """Report a number for a host that is not in the list: its name is a mistake."""
     hosts = options.get("hosts") or ()
     if "hosts" in given and given["hosts"].node.kind == "sequence" and not hosts:
-        fields.problems.add("names no host", join_key(key, "hosts"), given["hosts"].position, "as in `hosts: [gpu1]`")
+        fields.problems.add(
+            "does not name a host", join_key(key, "hosts"), given["hosts"].position, "as in `hosts: [gpu1]`"
+        )
     for host in (host for host in hosts if not is_host(host)):
         fields.problems.add(f"{host!r} is not a host", join_key(key, "hosts"), given["hosts"].position, NO_HOST)
     for name in (name for name, value in options.items() if isinstance(value, dict) and hosts):

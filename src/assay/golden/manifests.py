@@ -113,7 +113,7 @@ def _parse_object(text: str, file: str) -> dict[str, Any]:
     except RecursionError:
         raise _damaged(file, "it is nested too deeply") from None
     if not isinstance(content, dict) or "ckpt_logs" not in content:
-        raise _damaged(file, "it holds no `ckpt_logs`: this is not a manifest")
+        raise _damaged(file, "it contains no `ckpt_logs`: this is not a manifest")
     return content
 
 
@@ -202,7 +202,7 @@ def _check_traces(content: Mapping[str, Any], segments: Mapping[str, Segment]) -
             raise _BrokenError(f"it lacks segment {lost[0]}, which `{part}` names")
     has_more = any(segment.replicas > 1 or segment.variants for segment in segments.values())
     if _get(content, "noise") and not has_more:
-        raise _BrokenError("it states the noise of replicas and holds no replica")
+        raise _BrokenError("it states the noise of replicas and contains no replica")
 
 
 def _parse_step(value: Any, where: str) -> int:

@@ -237,7 +237,7 @@ class FakeSource:
         with open(self._path, encoding="utf-8") as file:
             content = parse_json(file.read())
         if not isinstance(content, dict):
-            raise ValueError(f"{self._path} holds no JSON object")  # noqa: TRY004 (a bad file, not a bad call)
+            raise ValueError(f"{self._path} contains no JSON object")  # noqa: TRY004 (a bad file, not a bad call)
         if "reason" in content:
             raise OSError(content["reason"])
         return content

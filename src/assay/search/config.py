@@ -94,7 +94,7 @@ class _SearchReader(Fields):
         objectives = tuple(each for each in found if each is not None)
         names = [each.metric for each in objectives]
         if not names and not self.problems.found:
-            self.problems.add("names no metric", "search", node.position, _OBJECTIVE)
+            self.problems.add("does not name a metric", "search", node.position, _OBJECTIVE)
         if len(set(names)) < len(names):
             self.problems.add("a metric is listed twice", "search", node.position)
         return objectives

@@ -151,7 +151,7 @@ def find_option_mistake(known: type[Request], further: Any) -> str:
             return f"{name} must be an option that can be left out"
         bad = [flag for flag in each.names if flag in flags or flag[:1] != "-" or not flag.replace("-", "").isalnum()]
         if bad:
-            return f"{name}: {bad[0]!r} is an option of the command already, or no name of an option"
+            return f"{name}: {bad[0]!r} is already an option of the command, or not a valid name of an option"
         flags.update(each.names)
     return ""
 

@@ -109,11 +109,11 @@ def find_unmet(found: Mapping[str, Plugin]) -> Iterator[tuple[str, str]]:
         if not missing:
             break
         for name, need in missing.items():
-            yield name, f"it needs the plug-in {need}, which is not there"
+            yield name, f"it needs the plug-in {need}, which is not installed"
             del left[name]
     solved: set[str] = set()
     while ready := [name for name, each in left.items() if name not in solved and solved.issuperset(each.needs)]:
         solved.update(ready)
     for name, each in left.items():
         if name not in solved:
-            yield name, f"its needs lead back to itself: {', '.join(each.needs)}"
+            yield name, f"its needs are circular: {', '.join(each.needs)}"

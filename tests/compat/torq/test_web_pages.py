@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.exchange.store.test_mirror import read_tree
 from tests.exchange.test_web_pages import Place
 from tests.web_client import UPLOADER, open_client
 
@@ -90,7 +91,7 @@ class TestTorq:
             archive.writestr("other.txt" if manifest is None else "test_session.json", manifest or b"x")
         answer = self.post(place, buffer.getvalue())
         assert answer.status_code == 400, answer.text
-        assert place.find_files() == {}
+        assert read_tree(place.root) == {}
 
     def test_metadata_changes_nothing_of_the_test_itself(self, place: Place) -> None:
         evil = {"session": "evil", "test": "other", "module": "x", "outcome": "failed", "size": 10**400, "more": "y"}
@@ -116,4 +117,4 @@ class TestTorq:
             headers["content-type"] = kind
             answer = place.client.post("/api/test-sessions/upload_zip/", content=body, headers=headers)
             assert answer.status_code == status, kind
-        assert place.find_files() == {}
+        assert read_tree(place.root) == {}

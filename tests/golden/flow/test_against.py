@@ -437,7 +437,7 @@ NO_CURVES = [
     ('{"step": 1, "loss": 2.0}\n{"step": 2, "lo', "run.txt:2: a record cannot be read"),
     ("step,loss,loss\n1,2.5,9.5\n2,2.25,8.5\n", "the column 'loss' is there twice"),
     ("1 2.5\n2 2.4\n3 oops\n", "run.txt:3"),
-    ("step,loss\n", "it holds no value with a step"),
+    ("step,loss\n", "it contains no value with a step"),
     ('{"hidden_size": 768}', "its format is not known"),
     (':::MLLOG {"key": "eval_accuracy", "value": 1\n', "its format is not known"),
     (':::MLLOG {"value": 1}\n', "run.txt:1"),
@@ -577,7 +577,7 @@ def test_the_run_is_none_of_its_goldens_and_one_that_crashed_is_not_passed_over(
     for text in ("", "Traceback (most recent call last):\n", None):
         second.unlink(missing_ok=True)
         second.symlink_to("gone") if text is None else second.write_text(text)
-        here.expect(2, "golden.txt runs", "runs/run2.txt: it has the name of a recording, but holds none")
+        here.expect(2, "golden.txt runs", "runs/run2.txt: it has the name of a recording, but contains none")
 
 
 LOSSES = "1 2.5\n2 2.25\n"

@@ -142,7 +142,7 @@ def test_an_absolute_bound_is_for_integers_too_and_zeros_are_equal() -> None:
     [
         (lambda: Path("t.npy").write_text("hello") and "t.npy", {}, "t.npy is not a readable .npy file"),
         (lambda: Path("t.bin").write_bytes(b"12345") and "t.bin", {"dtype": "float32"}, "not a multiple"),
-        (lambda: Path("empty").mkdir() or "empty", {}, "empty holds no tensor"),
+        (lambda: Path("empty").mkdir() or "empty", {}, "empty contains no tensor"),
         (lambda: save("a.npy", BASE), {"dtype": "bfloat61"}, "no tensor type named 'bfloat61'"),
         (lambda: save("a.npy", BASE), {"part": "9"}, "its shape is (2, 3, 4, 5)"),
         (lambda: save("a.npy", BASE), {"channel": 3}, "there is no such part"),

@@ -349,7 +349,7 @@ def test_files_that_cannot_be_samples_are_reported(tmp_path: Path) -> None:
     cases: list[tuple[Any, str]] = [
         ([one], "1 files for 2 inputs: 'x', 't'"),
         ([one, tmp_path / "s.npz"], "either as single arrays"),
-        ([tmp_path / "empty"], "holds no arrays"),
+        ([tmp_path / "empty"], "contains no arrays"),
         ([tmp_path / "gone.npz"], "there is no file"),
         ({"x": str(tmp_path / "gone.npy")}, "there is no file"),
         ({"xx": one}, "no input of the model named 'xx'"),

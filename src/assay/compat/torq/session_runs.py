@@ -76,7 +76,7 @@ def _load_manifest(folder: str) -> dict[str, Any]:
         raise RefusedUploadError(f"{MANIFEST} cannot be read: {error}") from error
     tests = content.get("test_runs") if isinstance(content, dict) else None
     if not isinstance(tests, list) or not tests or not all(isinstance(test, dict) for test in tests):
-        raise RefusedUploadError(f"{MANIFEST} holds no test_runs")
+        raise RefusedUploadError(f"{MANIFEST} contains no test_runs")
     for test in tests:
         if test.get("outcome") not in _OUTCOMES or not isinstance(test.get("name"), str):
             raise RefusedUploadError(f"{MANIFEST}: a test without a name, or with the outcome {test.get('outcome')!r}")

@@ -207,7 +207,7 @@ def find_fault(manifest: FolderManifest, key: str) -> str | None:
     if manifest.kind == "run" and (fact := _find_wrong_fact(manifest.facts)):
         return f"has {fact} = {manifest.facts.get(fact)!r:.80}, which is not valid"
     if manifest.kind == "run" and RUN_FILE not in manifest.files:
-        return f"holds no {RUN_FILE}, so it is not a run"
+        return f"contains no {RUN_FILE}, so it is not a run"
     names = [*manifest.files, *manifest.links, *manifest.empty]
     wrong = (why for name in (*names, *manifest.trees) if (why := _find_wrong_name(name, manifest.kind)))
     return next(wrong, None) or _find_two_kinds(names)

@@ -72,7 +72,7 @@ def list_sources(path: str) -> list[GoldenSource]:
         for each in unknown:
             if re.search(r"\d", os.path.basename(each)) and re.sub(r"\d+", _MARK, each) in names:
                 hint = "did the run crash? Remove the file, or name one file instead of the folder"
-                refuse(each, "it has the name of a recording, but holds none", hint)
+                refuse(each, "it has the name of a recording, but contains none", hint)
         return _mark_numbers(found)
     if (format_ := find_format(path)) is None:
         refuse(path, "it is empty" if not read_head(path).strip() else "its format is not known", KNOWN)
@@ -209,7 +209,7 @@ def load_curves(source: GoldenSource, wanted: Wanted | None = None) -> list[Curv
         texts = [f"{name} is {text!r} at step {step:g}" for each in found for name, (step, text) in each.texts.items()]
         hint = "each value needs a step: a key or column named step, global_step, iteration, iter or epoch"
         why = f"; {texts[0]}, which is not a number" if texts else ""
-        refuse(source.name, f"it holds no value with a step{why}", "write numbers as in 0.5" if texts else hint)
+        refuse(source.name, f"it contains no value with a step{why}", "write numbers as in 0.5" if texts else hint)
     name, form = source.name, source.format
     return [CurveFile(name, form, each.build_tracks(), each.extents, facts, each.stepless) for each in found]
 

@@ -174,7 +174,7 @@ def load_side(path: str, dtype: str | None, shape: Sequence[int] | None) -> dict
     else:
         found = {os.path.splitext(os.path.basename(path))[0]: load_array(path, dtype, shape)}
     if not found:
-        raise UsageError(f"{path} holds no tensor", "give a .npy or .npz file, or a folder of them")
+        raise UsageError(f"{path} contains no tensor", "give a .npy or .npz file, or a folder of them")
     return found
 
 

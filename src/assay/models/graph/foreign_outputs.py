@@ -81,7 +81,7 @@ def load_outputs(path: str) -> list[Outputs]:
     else:
         raise UsageError(f"there is no {path}", f"give {_FORMS}")
     if not found:
-        raise UsageError(f"{path} holds no tensor", f"give {_FORMS}")
+        raise UsageError(f"{path} contains no tensor", f"give {_FORMS}")
     return [Outputs(name, (found,))]
 
 

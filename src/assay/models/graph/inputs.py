@@ -353,7 +353,9 @@ def _load_source(source: str, specs: Sequence[TensorSpec]) -> list[Sample]:
         return [sample for inner in (*folders, *archives) for sample in _load_source(inner, specs)]
     arrays = [entry for entry in entries if entry.endswith(_ARRAY_SUFFIXES) and not entry.startswith("output")]
     if not arrays:
-        raise UsageError(f"the folder {source} holds no arrays", f"known are {', '.join((*_ARRAY_SUFFIXES, '.npz'))}")
+        raise UsageError(
+            f"the folder {source} contains no arrays", f"known are {', '.join((*_ARRAY_SUFFIXES, '.npz'))}"
+        )
     named = {_name_input(os.path.splitext(entry)[0], specs): os.path.join(source, entry) for entry in arrays}
     return [load_named(named, specs)]
 

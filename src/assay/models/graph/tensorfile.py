@@ -111,7 +111,7 @@ def load_refs(folder: str | os.PathLike[str]) -> tuple[TensorRef, ...]:
             raise FormatError(f"{listed}: version {content['version']} is not known here", "use a newer Assay")
         return tuple(_parse_ref(base, row) for row in content["tensors"])
     except FileNotFoundError:
-        raise FormatError(f"{base} holds no finished set of tensors: {LIST_FILE} is missing") from None
+        raise FormatError(f"{base} contains no finished set of tensors: {LIST_FILE} is missing") from None
     except (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise FormatError(f"{listed} is damaged: {error}", "remove the folder and make it again") from error
 
