@@ -39,7 +39,7 @@ def read_farm(entry: Item, key: str) -> Farm:
 
 
 def choose_farm(study: Study, asked: str | None, settings: Settings) -> Farm | None:
-    """Choose the farm of the flag, else of the environment, the study or, if known, the settings; None without a farm."""
+    """Choose the farm of the flag, else of the environment, the study or, if known, the settings; None: no farm."""
     from_environment = settings.farm if settings.farm_from == ENVIRONMENT["farm"] else None
     name = asked or from_environment or study.farm
     if name is None and settings.farm not in (None, LOCAL):
