@@ -5,7 +5,7 @@ Importing this package loads nothing but the standard library, so a training scr
     import assay
     assay.log(loss=0.25, step=100)
 
-Programs that launch and read runs use the names of `__all__`, too (`docs/reference/python.md`); these load on first use.
+Programs that launch and read runs use the names of `__all__`, too (`docs/reference/python.md`); they load on first use.
 """
 
 from __future__ import annotations

@@ -111,7 +111,7 @@ class Runs:
         return self._choose(reading.choose_rows(where, self._loaded.table) if self._loaded else ())
 
     def pareto(self, *names: str) -> Runs:
-        """Return the finished runs that no other run beats in all names: `runs.pareto("loss", "time", "size:max")`.
+        """Return the finished runs that no other run beats in all `names`: `runs.pareto("loss", "time", "size:max")`.
 
         `names`: metrics, compared by their best values, parameters, or `time`. The result is sorted by the first name.
         """

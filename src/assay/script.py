@@ -1,6 +1,6 @@
 """`assay.log`: metrics from inside a training script, one line of JSON per call.
 
-<run dir>/metrics/<rank>-<host>-<pid>-<start>.jsonl    {"step":100,"time":1700000000.25,"loss":0.25}
+<run dir>/metrics/a<attempt>-r<rank>-<host>-<pid>-<start>.jsonl    {"step":100,"time":1700000000.25,"loss":0.25}
 
 Every process has its own file and writes each line at once. A buffer that a thread empties would be twice as fast (730k
 calls a second instead of 370k), but lines would be lost when the process is killed, and a thread would disturb a fork.
@@ -432,7 +432,7 @@ def find_code(error: object) -> int:
 
 
 def _leave() -> None:
-    """End the run at the interpreter's exit. The exit code is unknown then, except after Ctrl-C: a signal ends Python."""
+    """End the run at the interpreter's exit. The exit code is not known yet, except after Ctrl-C, which is a signal."""
     if _adhoc_dir is None or _owner_pid != os.getpid():
         return
     is_interrupted = getattr(sys, "last_type", None) is KeyboardInterrupt and not hasattr(sys, "ps1")

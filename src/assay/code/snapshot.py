@@ -51,7 +51,7 @@ class _Manifest:
     format: int
     source: str
     files: tuple[tuple[str, int, int], ...]  # path, permissions, mtime_ns
-    modes: Mapping[str, int]  # of folders that not every user may enter
+    modes: Mapping[str, int]  # permissions of folders that not every user may enter
     secret: tuple[str, ...]
     symlinks: tuple[tuple[str, str], ...]
     empty: tuple[str, ...]

@@ -165,7 +165,7 @@ class LoadOptions:
     farm: str | None = None  # the name of a farm, used instead of the file's
     exp_name: str | None = None  # the study's name
     home: str | None = None  # None: the user's home
-    cwd: str | None = None  # the folder of relative paths and the code; None: the process's
+    cwd: str | None = None  # the folder of relative paths and of the code; None: the process's working directory
     overrides: tuple[str, ...] = ()  # NAME=VALUE: parameters
     settings: tuple[str, ...] = ()  # KEY=VALUE: other keys of the file (--set)
     base: Params | None = None  # the parameters of a run to repeat with changes; replaces the file's sweeps

@@ -34,13 +34,13 @@ _OURS = r"^\s*\[+\s*tool\s*\.\s*assay\s*[].]"  # a header in pyproject.toml: Ass
 @dataclass(frozen=True, slots=True)
 class Settings:
     root: str  # an absolute path
-    root_from: str | None = None  # the file or variable that sets it; None: it is not set
+    root_from: str | None = None  # the file or variable that sets the root; None: nothing sets it
     slots: tuple[str, ...] | None = None
     farm: str | None = None
     files: tuple[str, ...] = ()  # the files that were read
     slots_from: str | None = None
     farm_from: str | None = None
-    tables: Mapping[str, tuple[Node, ...]] = field(default_factory=dict)  # by name, the user's before the project's
+    tables: Mapping[str, tuple[Node, ...]] = field(default_factory=dict)  # by name; user's before project's
     secret_names: tuple[str, ...] = ()
     secret_files: tuple[str, ...] = ()
     max_wait_s: float | None = None  # how long a command waits for the machine lease

@@ -101,7 +101,7 @@ class _Scanner:
 
     def _scan_pair(self, table: Node) -> None:
         *outer, (key, position) = self._scan_key()
-        self._index += 1  # =
+        self._index += 1  # the equals sign
         for part, at in outer:
             table = _open_table(table, part, at)
         table.items().append(Item(key, position, self._scan_value()))

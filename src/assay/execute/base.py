@@ -1,4 +1,4 @@
-"""The contract of an executor: start `job.sh` somewhere, report whether the job still lives, end it.
+"""The contract of an executor: start `job.sh` somewhere, report whether the job is still alive, end it.
 
 An executor knows nothing of sweeps or of what a run directory means. Every implementation must pass
 `tests/contracts/executor.py`.

@@ -39,7 +39,7 @@ from assay.values.study import quote_inside
 # - `timeout` is used only with a limit, since it costs a process. Exit code 124 alone does not show a timeout: the
 #   duration is compared. `timeout` signals only its own group: processes in other sessions are ended by tag later.
 # - ASSAY_LAUNCH is a shell function of the executor that starts a command on several nodes, instead of `eval`.
-# - ASSAY_WAITED: the run's limit counts from the begin of its wait for a slot, if the calling command requests that.
+# - ASSAY_WAITED: the run's limit counts from the start of its wait for a slot, if the calling command requests that.
 _HEAD = r"""#!/usr/bin/env bash
 # {title}
 # Written by Assay. `bash job.sh` runs it again by hand, as a new attempt.

@@ -133,7 +133,7 @@ class Planner:
         return Resumption(resume.files, {template.name: self.render(template, given) for template in takers})
 
     def number(self, draft: Draft) -> None:
-        """Give a draft its id."""
+        """Set the id of a draft."""
         draft.id = spec_id(draft.commands, draft.params, draft.ordinal)
 
     def name_runs(self, drafts: Sequence[Draft]) -> list[str]:

@@ -37,7 +37,7 @@ class Folder:
 
 @dataclass(frozen=True, slots=True)
 class Plugin:
-    """Each field after `needs` is a hook; `docs/reference/plug-ins.md` has their signatures."""
+    """A plug-in. Each field after `needs` is a hook; `docs/reference/plug-ins.md` has their signatures."""
 
     name: str
     needs: tuple[str, ...] = ()  # plug-ins that this one requires: without them it is left out
@@ -74,7 +74,7 @@ class Dialect:
     name: str  # stored in run.json
     is_ours: bool = False  # the file has keys that only native studies have: metrics, env, resume
     keys: frozenset[str] = frozenset()  # a file with one of these keys is of this dialect
-    weak_keys: frozenset[str] = frozenset()  # a file with one of these and without `command` is, too
+    weak_keys: frozenset[str] = frozenset()  # keys that show this dialect in a file without `command`
     how_to: str = ""  # a minimal file
     parser: str = ""  # (documents, path, LoadOptions) -> Study
     planner: str = ""  # a class like assay.plan.expand.Planner

@@ -12,7 +12,7 @@
         job.log                 messages of job.sh itself
         <command>.log           a command's output; <command>.2.log in the second attempt
         <command>.exit.<code>   a command's exit code, in the name; <command>.2.exit.<code>
-        <command>.timeout       the exit came from the time limit
+        <command>.timeout       marks a command that was ended by its time limit
         lease.N  stop.N  token.N  outcome.N      of attempt N: its process, why it was stopped, its beginning, its end
         warned.N                farms: the time limit of attempt N of a run with `resume:` is near or has ended it
         end.N                   farms: job.sh of attempt N has ended, on any host. For a run that a script opened: the

@@ -161,8 +161,8 @@ class Group:
     """Commands under one word. `commands`: name → (`module:handler`, description); handlers are loaded when called.
 
     A handler is a function `(request, console) -> exit code`, and the type of its first argument is the request; or a
-    function `(words) -> exit code`. Its docstring is the help text. A third text of a command is the heading of its
-    section in the help. `sections`: the headings that come first.
+    function `(words) -> exit code`. The help text is the handler's docstring. A third text of a command is the heading
+    of its section in the help. `sections`: the headings that come first.
     """
 
     help: str

@@ -70,7 +70,7 @@ class RunSpec:
     pythonpath: str | None = None
     code: CodePolicy = CodePolicy()
     farm_resources: tuple[tuple[str, object], ...] = ()  # resources of the farm for the run
-    log_name: str = "{command}{suffix}.log"  # or with {time}, if the dialect has it
+    log_name: str = "{command}{suffix}.log"  # in some dialects with {time}
     log_stream: LogStream = "both"  # the streams in `log_name`; another stream goes to `other_log_name`
     other_log_name: str = "{command}{suffix}.other.log"
     sweep: int = 0  # index of its sweep in the study
@@ -96,7 +96,7 @@ class FolderRun(NamedTuple):
 
     params: Params
     state: State
-    finished: frozenset[str] = frozenset()  # commands
+    finished: frozenset[str] = frozenset()  # names of commands
     problems: tuple[str, ...] = ()  # descriptions of unreadable parts
 
 
@@ -125,7 +125,7 @@ class JobRequest:
     dir: str  # absolute run directory
     name: str  # study/run, for the farm's job name
     attempt: int
-    env: Mapping[str, str] = field(default_factory=dict)  # in addition to the supervisor's own
+    env: Mapping[str, str] = field(default_factory=dict)  # variables in addition to the supervisor's environment
     slot: str | None = None
     slot_fds: tuple[int, ...] = ()  # locks that the job holds as long as it lives
     tag: str = ""  # <run uid>.<attempt>, in the environment of every process of the job
@@ -152,7 +152,7 @@ class JobHandle:
     supervisor_start: int = 0
     tag: str = ""  # ASSAY_ATTEMPT of every process that the job starts
     skips: str | None = None  # ASSAY_DONE of the attempt: commands that it leaves out; None: unknown
-    farm_root: str = ""  # NGC_LOGROOT: the job's files appear under it, not in the run directory
+    farm_root: str = ""  # NGC_LOGROOT: the folder of the job's files, instead of the run directory
     image: str = ""  # the image of the job's container, as the farm names it, with the digest
     begins: Beginning | None = None  # None: the study has no `resume:`
 

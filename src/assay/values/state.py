@@ -14,9 +14,9 @@ class State(StrEnum):
     FAILED = "failed"
     TIMEOUT = "timeout"
     STOPPED = "stopped"
-    PRUNED = "pruned"  # ended by a rule of its study (`stop:`): finished, not failed
+    PRUNED = "pruned"  # ended by a rule of the study (`stop:`): finished, not failed
     LOST = "lost"  # started on another host without a sign of life since, or dead several times in a row
-    DAMAGED = "damaged"  # its run.json cannot be read
+    DAMAGED = "damaged"  # the run's run.json cannot be read
 
     @property
     def is_over(self) -> bool:
