@@ -214,7 +214,7 @@ def log_name(template: str, command: str, attempt: int, time: str) -> str:
 
 
 def fill_log_name(template: str, command: str, suffix: str, time: str) -> str:
-    """Fill in these names only, and nothing else of a format string, since run.json may come from elsewhere."""
+    """Fill in `{command}`, `{suffix}` and `{time}`, and nothing else: run.json may come from elsewhere."""
     given = {"command": command, "suffix": suffix, "time": time}
     return _LOG_FIELD.sub(lambda match: given[match[1]], template)
 

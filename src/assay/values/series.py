@@ -99,7 +99,7 @@ _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 
 
 def direction_of(metric: str) -> Direction:
-    """Return the better direction by the metric's name; without one, lower for asv's tracked numbers, else higher."""
+    """Return the better direction by the metric's name; unknown: lower for asv's tracked numbers, else higher."""
     return find_direction(metric) or ("min" if metric.startswith(ASV_TRACKED) else "max")
 
 
