@@ -5,7 +5,7 @@ Importing this package loads nothing but the standard library, so a training scr
     import assay
     assay.log(loss=0.25, step=100)
 
-Programs that launch and read runs use the names below as well (`docs/reference/python.md`); they load on first use.
+Programs that launch and read runs use the names of `__all__`, too (`docs/reference/python.md`); they load on first use.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Fetch a name on first use; later uses find it here without passing this way. Plug-ins add functions."""
+    """Load a name on first use; later uses find the name in the module. Plug-ins add functions."""
     if name.startswith("_"):
         raise AttributeError(f"module 'assay' has no attribute {name!r}")
     from importlib import import_module
@@ -54,12 +54,12 @@ def __getattr__(name: str) -> Any:
         value = None if _is_module(name) else import_module("assay.plugins").find_function(name)
         if value is None:
             raise AttributeError(f"module 'assay' has no attribute {name!r}")
-    globals()[name] = value  # for `runs` also instead of the module of that name, which the import has put here
+    globals()[name] = value  # `runs` replaces the module of that name, which the import has set
     return value
 
 
 def _is_module(name: str) -> bool:
-    """`from assay import NAME` asks for an attribute first; the plug-ins are not loaded for a module."""
+    """Whether a name is a module, for which no plug-in is loaded; `from assay import NAME` tries an attribute first."""
     import os
 
     return any(os.path.exists(os.path.join(folder, name + end)) for folder in __path__ for end in ("", ".py"))

@@ -1,4 +1,4 @@
-"""What Python programs call: load a study, run it, read its runs. Plug-ins add functions of theirs (`check_golden`).
+"""The functions for Python programs: load a study, run it, read its runs. Plug-ins add functions (`check_golden`).
 
     import assay
 
@@ -6,8 +6,8 @@
         outcome = study.wait()
     print(outcome.exit_code, study.table())
 
-These names, and what `docs/reference/python.md` lists with them, stay as they are. Everything else in Assay is
-private and may change with any version. What goes wrong raises an `AssayError`, with the message of the command line.
+The names of `__all__` and everything that `docs/reference/python.md` lists are stable. Everything else in Assay is
+private and may change with any version. Errors are raised as `AssayError`, with the message of the command line.
 """
 
 from __future__ import annotations
@@ -60,15 +60,15 @@ class PlannedRun(NamedTuple):
     """One run that a study file describes."""
 
     name: str
-    id: str  # of its parameters and commands: the same for the same run
-    dir: str  # where it is, or will be
+    id: str  # a hash of the parameters and commands
+    dir: str  # the run directory, which may not exist yet
     params: Mapping[str, Any]
-    commands: Mapping[str, str]  # by name, as the shell gets them
-    left: tuple[str, ...]  # the commands that `assay.run` would start: none where the run is finished
+    commands: Mapping[str, str]  # name -> text for the shell
+    left: tuple[str, ...]  # the commands that `assay.run` would start: none if the run is finished
 
 
 class StudyPlan(NamedTuple):
-    """What a study file describes. Nothing has been written or started."""
+    """The runs that a study file describes; nothing has been written or started."""
 
     name: str
     dir: str
@@ -77,13 +77,13 @@ class StudyPlan(NamedTuple):
 
 
 class Study:
-    """A study that a program defines: what a study file holds, as keyword arguments.
+    """A study that a program defines: the content of a study file as keyword arguments.
 
         study = assay.Study("line", command="python train.py --lr {lr}", params={"lr": [0.1, 0.01]})
         handle = study.run(jobs=2)
 
-    The keywords are the keys of the file, so a key and its value mean the same here and there. Values may be numpy's,
-    ranges, tuples and paths. Raises ConfigError with every mistake, by keyword.
+    The keywords are the keys of a study file, with the same meaning. Values may also be numpy values, ranges, tuples
+    and paths. Raises ConfigError with every mistake, by keyword.
     """
 
     name: str
@@ -91,21 +91,21 @@ class Study:
     def __init__(self, name: str | None = None, **keys: object) -> None:
         if name is not None:
             keys = {"study": name, **keys}
-        if isinstance(root := keys.get("root"), str | os.PathLike):  # a file that names one is elsewhere
+        if isinstance(root := keys.get("root"), str | os.PathLike):  # the study's file is kept elsewhere
             keys["root"] = os.path.abspath(os.path.expanduser(root))
         self._text = render_definition(keys)
         self.name = load("", LoadOptions(text=self._text)).name
 
     def plan(self, **options: Any) -> StudyPlan:
-        """What would run, without writing or starting anything. The options are those of `assay.load_study`."""
+        """Return what would run, without writing or starting anything. The options are those of `assay.load_study`."""
         return load_study(self, **options)
 
     def run(self, **options: Any) -> StudyHandle:
-        """Start what is not finished, and return at once. The options are those of `assay.run`."""
+        """Start the runs that are not finished, and return at once. The options are those of `assay.run`."""
         return run(self, **options)
 
     def save(self, file: Path) -> None:
-        """Write the study file: `assay run FILE` in this folder makes the same runs."""
+        """Write the study file: `assay run FILE` in the current folder starts the same runs."""
         write_atomic(os.fspath(file), self._text)
 
     def __repr__(self) -> str:
@@ -125,9 +125,9 @@ def load_study(
     overrides: Mapping[str, Any] | None = None,
     **params: Any,
 ) -> StudyPlan:
-    """Read a study file and expand it, as `assay run --dry-run` does. Raises ConfigError with every problem of it.
+    """Read a study file and expand it, as `assay run --dry-run` does. Raises ConfigError with every problem.
 
-    Further keywords are values of parameters, as those of `assay.run`.
+    Further keywords are values of parameters, as in `assay.run`.
     """
     given = {"root": _text(root), "study": study, "titles": titles, "where": where, "sample": sample, "seed": seed}
     _, prepared = _prepare(file, {**given, "settings": _render(settings)}, overrides, params)
@@ -158,14 +158,14 @@ def run(
     overrides: Mapping[str, Any] | None = None,
     **params: Any,
 ) -> StudyHandle:
-    """Start what is not finished of a study, and return at once. The arguments are the options of `assay run`, also
-    those of plug-ins: `search`, `notify`.
+    """Start the runs of a study that are not finished, and return at once. The arguments are the options of
+    `assay run`, also those of plug-ins: `search`, `notify`.
 
-    Further keywords are other values of parameters than the file has: `assay.run("study.yml", lr=[0.1, 0.01])`. In
-    `overrides` are those whose names are options, or not names of Python; `settings` is `--set`.
+    Further keywords replace the file's values of parameters: `assay.run("study.yml", lr=[0.1, 0.01])`. `overrides`
+    has parameters whose names are options or not valid in Python; `settings` is `--set`.
 
-    A process of its own supervises the runs, so they go on when this program ends, and nothing here changes: no
-    signal handler, no working directory, no thread. Called again, it watches what runs and continues what does not.
+    A separate process supervises the runs: they go on when this program ends, and this program's signal handlers,
+    working directory and threads stay the same. Another call watches running runs and continues the others.
     """
     import random
     import warnings
@@ -175,7 +175,7 @@ def run(
     if isinstance(slots, int) and jobs is None:
         slots, jobs = None, slots
     if sample is not None and seed is None:
-        seed = random.randrange(1 << 31)  # the supervisor draws the same runs
+        seed = random.randrange(1 << 31)  # passed on: the supervisor draws the same runs
     given: dict[str, Any] = {"root": _text(root), "study": study, "slots": slots, "jobs": jobs, "on": on}
     given |= {"titles": titles, "commands": commands, "where": where, "sample": sample, "settings": _render(settings)}
     given |= {"retry": retry, "force": force, "code": code, "new_code": new_code, "old_code": old_code, "seed": seed}
@@ -184,8 +184,8 @@ def run(
     is_ignored = sample is None and seed is not None and any("seed" in spec.params for spec in prepared.plan.runs)
     ignored = [f"seed={seed} is ignored: {_SEED_HINT}"] if is_ignored else []
     for warning in (*prepared.warnings, *ignored):
-        warnings.warn(str(warning), stacklevel=3 if isinstance(file, Study) else 2)  # the caller of `Study.run`
-    # the supervisor makes other tools' names again, and a search makes its runs later
+        warnings.warn(str(warning), stacklevel=3 if isinstance(file, Study) else 2)  # shown at the caller
+    # the supervisor builds the names of other tools' runs again, and a search plans its runs later
     is_known = find_dialect(prepared.study.dialect).is_ours and prepared.search is None
     expected = Expected(
         frozenset(spec.name for spec in prepared.plan.runs) if is_known else None,
@@ -204,7 +204,7 @@ _SEED_HINT = "seed goes with sample; for the parameter `seed` write overrides={'
 def _prepare(
     file: Path | Study, given: Mapping[str, Any], overrides: Mapping[str, Any] | None, further: Mapping[str, Any]
 ) -> tuple[list[str], Prepared]:
-    """The options as `assay run` takes them, and what it would do. The supervisor is called with these options.
+    """Return the options as words for `assay run`, with which the supervisor is called, and the prepared study.
 
     `further`: parameters and options of plug-ins, which may be misspelled.
     """
@@ -213,7 +213,7 @@ def _prepare(
     values, words = _read_options({**given, **{name: further[name] for name in further.keys() - params}}, kind.OPTIONS)
     path, text = ("", file._text) if isinstance(file, Study) else (os.fspath(file), None)  # noqa: SLF001
     options = build_options(kind(path, _render(overrides, params), **values))
-    try:  # hints are in terms of Python, without a command line
+    try:  # without a command line the hints are in terms of Python
         return words, prepare(replace(options, load=LoadOptions(text=text), again=None, command_line=()))
     except ConfigError as error:
         unknown = [each for each in error.problems if isinstance(each, UnknownParameter) and each.name in params]
@@ -224,7 +224,7 @@ def _prepare(
 
 
 def _read_options(given: Mapping[str, Any], declared: Mapping[str, Option]) -> tuple[dict[str, Any], list[str]]:
-    """The values that are given, and the words of a command line for them. Raises what an option does not take."""
+    """Return the given values and their words for a command line; raise an error for a value that is not valid."""
     values: dict[str, Any] = {}
     words: list[str] = []
     for name, value in given.items():
@@ -254,7 +254,7 @@ def _render(*values: Mapping[str, Any] | None) -> tuple[str, ...]:
 
 
 def _keep_definition(prepared: Prepared) -> str:
-    """The file of a definition, for the supervisor: named by its content, so that another one has another file."""
+    """Write a definition to a file for the supervisor and return its path; the name depends on the content."""
     folder = prepared.location.dir
     path = find_file(folder, keep_file(folder, prepared.study.text, is_secret=prepared.has_secrets))
     return os.path.relpath(path) if os.path.commonpath((path, os.getcwd())) == os.getcwd() else path
@@ -265,7 +265,7 @@ def _text(path: Path | None) -> str | None:
 
 
 def __getattr__(name: str) -> Any:
-    """Functions of plug-ins: `check_golden`, `compare_benchmarks`, `check_model`."""
+    """Return a function of a plug-in, such as `check_golden`, `compare_benchmarks` or `check_model`."""
     found = None if name.startswith("_") else find_function(name)
     if found is None:
         raise AttributeError(f"module 'assay.api' has no attribute {name!r}")

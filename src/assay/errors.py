@@ -1,4 +1,4 @@
-"""What can go wrong, as a tree.
+"""The exceptions of Assay, as a tree.
 
 AssayError                    anything a user can read and act on; a subclass carries the exit code
 ├── UsageError                exit 2: the command line or the environment is not as it must be
@@ -6,10 +6,10 @@ AssayError                    anything a user can read and act on; a subclass ca
 │   ├── NotFoundError         exit 2: no such study, run, metric or file; carries suggestions
 │   └── MissingExtraError     exit 2: an optional part is not installed; carries the install command; an ImportError
 │       └── MissingPackageError   exit 2: a package that no extra of Assay installs, such as torch, is missing
-├── FormatError               exit 4: a file of ours that is damaged, too old or too new
+├── FormatError               exit 4: a file of Assay that is damaged, too old or too new
 └── InfrastructureError       exit 4: a farm, disk or service refused
 
-Everything else that escapes is a bug of ours.
+Any other exception that is not caught is a bug in Assay.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class ExitCode(IntEnum):
     FAILED = 1  # a run or a check failed, or the user's process crashed or timed out
     USAGE = 2  # usage or configuration error
     INCONCLUSIVE = 3  # inconclusive or changed
-    INTERNAL = 4  # our own or an infrastructure error
+    INTERNAL = 4  # an internal or infrastructure error
     INTERRUPTED = 130  # Ctrl-C, SIGTERM or SIGHUP
 
     @classmethod
@@ -51,7 +51,7 @@ class AssayError(Exception):
         return f"{self.message}\n  {self.hint}" if self.hint else self.message
 
     def __str__(self) -> str:
-        """The message with the hint: a notebook shows only the traceback."""
+        """Return the message with the hint, since a notebook shows only the traceback."""
         return self.render()
 
 
@@ -84,7 +84,7 @@ def check_known(kind: str, names: Iterable[str], known: Iterable[str]) -> None:
 
 
 class MissingExtraError(UsageError, ImportError):
-    """An optional part is not installed. Scripts expect an ImportError in this case, so this is one as well."""
+    """An optional part is not installed. Scripts expect an ImportError in this case, so this class is one as well."""
 
     def __init__(self, what: str, extra: str) -> None:
         self.extra = extra
@@ -100,7 +100,7 @@ class MissingPackageError(MissingExtraError):
 
 
 class FormatError(AssayError):
-    """A file of ours that is damaged, too old or too new."""
+    """A file of Assay is damaged, too old or too new."""
 
 
 class InfrastructureError(AssayError):
@@ -135,7 +135,7 @@ def suggest(name: str, known: Iterable[str]) -> str | None:
     import difflib
 
     names = sorted(set(known))
-    swapped = [candidate for candidate in names if sorted(candidate) == sorted(name)]  # `=>` for `>=`
+    swapped = [candidate for candidate in names if sorted(candidate) == sorted(name)]  # such as `=>` for `>=`
     close = swapped or difflib.get_close_matches(name, names, n=3, cutoff=0.6)
     if not close:
         by_lower = {candidate.lower(): candidate for candidate in names}

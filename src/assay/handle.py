@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 class RunOutcome(NamedTuple):
     """How a study ended. A run that failed is a result, not an exception."""
 
-    exit_code: int  # what `assay run` ends with: 0 where every run is done and every check passes
-    states: Mapping[str, str]  # by the name of the run
+    exit_code: int  # the exit code of `assay run`: 0 if every run is done and every check passes
+    states: Mapping[str, str]  # name of the run -> state
     checks: tuple[str, ...]  # the lines about the study's checks
-    messages: str  # what else the supervisor reported: warnings, and why it could not go on
+    messages: str  # other messages of the supervisor: warnings, and why it could not go on
 
     @property
     def ok(self) -> bool:
@@ -42,22 +42,22 @@ class RunOutcome(NamedTuple):
 
 
 _POLL_S = 0.25
-_REDRAW_S = 1.0  # of a notebook's view
+_REDRAW_S = 1.0  # between two updates of a notebook's view
 _GOING_ON = "not watched any longer; the runs go on (stop them: .stop(), wait for them: .wait())"
 
 
 class Expected(NamedTuple):
-    """What a call of `assay.run` will do, as far as it is known before."""
+    """What a call of `assay.run` will do, as far as this is known before the call."""
 
-    names: frozenset[str] | None = None  # of its runs; None: known only when they are made
+    names: frozenset[str] | None = None  # names of the call's runs; None: unknown until the runs are planned
     repeated: frozenset[State] = frozenset()  # runs in these states are run again
     retries: int = 0  # how often a run that fails is repeated
 
 
 class StudyHandle:
-    """A study that `assay.run` has started. As a context manager it waits at the end, or stops after an exception.
+    """A study that `assay.run` has started. A `with` block waits for the runs at its end, or stops them after an error.
 
-    Iterated over, it gives each run as it finishes, and ends with the study.
+    An iteration yields each run as it finishes, and ends with the study.
     """
 
     name: str
@@ -73,7 +73,7 @@ class StudyHandle:
         self._outcome: RunOutcome | None = None
         meta = os.path.join(self.dir, layout.STUDY_META_DIR)
         os.makedirs(meta, exist_ok=True)
-        self._answer: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 until the outcome is read
+        self._answer: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 open until the outcome is read
         self._log = os.path.join(meta, layout.SUPERVISOR_LOG)
         with open(self._log, "ab") as log:
             self._log_begin = log.tell()
@@ -87,7 +87,7 @@ class StudyHandle:
 
     @property
     def is_running(self) -> bool:
-        """Whether its supervisor still runs."""
+        """Whether the study's supervisor is still running."""
         return self._process.poll() is None
 
     @property
@@ -96,7 +96,7 @@ class StudyHandle:
         return runs(self.dir, self.root)
 
     def __iter__(self) -> Iterator[Run]:
-        """Each run of this call once, in the order in which they finish; those that are finished already come first.
+        """Yield each run of this call once, in the order of their ends; runs that are finished already come first.
 
         Ctrl-C ends the loop, and the runs go on.
         """
@@ -121,13 +121,13 @@ class StudyHandle:
             yield sorted(news, key=lambda run: run.ended_at or 0.0), known
             if not is_running:
                 return
-            try:  # a large study takes long to read: reading must not be all that happens
+            try:  # a large study takes long to read: the wait is several times as long
                 self._process.wait(max(interval_s, 4 * (time.monotonic() - began)))
             except TimeoutExpired:
                 continue
 
     def _is_finished(self, run: Run, is_running: bool) -> bool:
-        """Whether a run is finished: not left by an earlier call and run again, nor repeated because it failed."""
+        """Whether a run is finished: an old run that is run again is not, nor a failed one that is repeated."""
         state = State(run.state)
         if not state.is_over or (state in self._expected.repeated and (run.ended_at or 0.0) < self._began_at):
             return False
@@ -135,10 +135,10 @@ class StudyHandle:
         return not (is_running and is_failure and run.attempt <= self._expected.retries)
 
     def best(self, metric: str | None = None, *, where: str | None = None) -> Run:
-        """The run that `assay best` names: the one with the best value of the metric among those that are done.
+        """Return the run that `assay best` prints: the run with the best value of the metric among those done.
 
-        `metric`: a name, or `loss:min`; without one the first objective of the search, else the metric that tables
-        sort by. Of several objectives `runs.pareto()` gives the Pareto set.
+        `metric`: a name, or `loss:min`; by default the first objective of the search, else the metric that tables
+        sort by. `runs.pareto()` returns the Pareto set of several objectives.
         """
         locations = [StudyLocation(self.root, self.name)]
         with open_index_of(locations) as index:
@@ -165,7 +165,7 @@ class StudyHandle:
         where: str | None = None,
         group_by: Sequence[str] = (),
     ) -> str:
-        """The table that `assay sum` prints, as it is now; empty as long as there are no runs."""
+        """Return the table that `assay sum` prints, as it is now; empty as long as there are no runs."""
         locations = [StudyLocation(self.root, self.name)]
         with open_index_of(locations) as index:
             if not reading.load_fresh_table(index, locations).rows:
@@ -180,7 +180,7 @@ class StudyHandle:
             return render_table(reading.summarise(index, locations, options).table)
 
     def watch(self) -> None:
-        """Show how the study goes until it ends: below a notebook's cell, elsewhere as lines on stderr.
+        """Show the study's progress until the study ends: below a notebook's cell, elsewhere as lines on stderr.
 
         Ctrl-C, or interrupting the cell, ends the watching; the runs go on.
         """
@@ -230,7 +230,7 @@ class StudyHandle:
         return missing + sum(run.state == State.QUEUED for run in known)
 
     def _repr_html_(self) -> str:
-        """The current state, in a notebook."""
+        """Return the current state for a notebook."""
         names = self._expected.names
         return self._render_html([run for run in self.runs if names is None or run.name in names])
 
@@ -240,7 +240,7 @@ class StudyHandle:
         return render_runs(heading, build_table(known), {state: count for state, count in states.items() if count})
 
     def wait(self, timeout: float | None = None) -> RunOutcome:
-        """Wait until every run has finished. `timeout`, in seconds: then raise TimeoutError, and the runs go on.
+        """Wait until every run has finished. After `timeout` seconds raise TimeoutError; the runs go on.
 
         Ctrl-C stops the runs, as it does on the command line, and raises KeyboardInterrupt.
         """
@@ -259,7 +259,7 @@ class StudyHandle:
         return self._outcome
 
     def stop(self) -> RunOutcome:
-        """Stop the runs and everything they started. `assay.run` with the same file continues them."""
+        """Stop the runs and everything they started. `assay.run` with the same file continues the runs."""
         if self.is_running:
             self._process.terminate()
         self._process.wait()
@@ -290,7 +290,7 @@ class StudyHandle:
             log.seek(self._log_begin)
             messages = log.read()
         code = self._process.returncode
-        if code == -signal.SIGTERM:  # before it could start anything: later it handles the signal
+        if code == -signal.SIGTERM:  # the supervisor had not started anything: later it handles the signal
             code = int(ExitCode.INTERRUPTED)
         if code < 0:
             command = show_command(["ls"], StudyLocation(self.root, self.name))
@@ -302,7 +302,7 @@ class StudyHandle:
 
 
 def build_texts(names: Sequence[str] | None) -> tuple[str, ...]:
-    """A tuple of names; a single one may be given without a list."""
+    """Return names as a tuple; a single name may be given without a list."""
     return (names,) if isinstance(names, str) else tuple(names or ())
 
 
@@ -310,22 +310,22 @@ def parse_where_text(text: str | None) -> Where | None:
     return None if text is None else parse_where(text)
 
 
-_unfinished: set[StudyHandle] = set()  # whose process has not been waited for: Python would warn as it drops them
+_unfinished: set[StudyHandle] = set()  # handles whose process was not waited for: Python would warn about them
 
 
 @atexit.register
 def _leave_unfinished() -> None:
     for study in _unfinished:
-        study._answer.close()  # noqa: SLF001 of this very module
-        study._process.returncode = 0  # noqa: SLF001 it goes on, as it should
+        study._answer.close()  # noqa: SLF001 same module
+        study._process.returncode = 0  # noqa: SLF001 the supervisor goes on
 
 
-# As the program `assay`, of this very installation: the current folder is not searched for modules.
+# The program `assay` of this installation; the current folder is not searched for modules.
 _PROGRAM = "import sys; sys.path.append({!r}); sys.argv[0] = 'assay'; from assay.cli.main import main; main()"
 
 
 def _start_supervisor(words: Sequence[str], answer: IO[bytes], log: IO[bytes]) -> Popen[bytes]:
-    """Start it in a session of its own: what is typed at this terminal, and its end, are for this program."""
+    """Start a supervisor in a new session: keys and signals of this program's terminal do not reach it."""
     import subprocess
 
     source = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))

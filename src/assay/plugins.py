@@ -1,11 +1,11 @@
 """Plug-ins: what a folder next to the core, or another distribution, adds to Assay.
 
-A plug-in is one `Plugin` value (or a tuple of them), named by an entry point of the group `assay.plugins`; those that
-come with Assay are registered in the same way. Everything it offers is a string `module:name` that is loaded when it is
-asked for, so a plug-in costs a command that does not use it nothing. The core asks by hook, never by the name of a
-plug-in. A plug-in that cannot be used is left out, and `assay doctor` prints why.
+A plug-in is one `Plugin` value (or a tuple of them), named by an entry point of the group `assay.plugins`; Assay's own
+plug-ins are registered in the same way. A plug-in offers strings `module:name`, which are loaded when they are needed:
+a command pays only for the plug-ins that it uses. The core looks up hooks, never the name of a plug-in. A plug-in that
+cannot be used is left out, and `assay doctor` prints why.
 
-`docs/how-to/write-a-plug-in.md` shows one of another distribution.
+`docs/how-to/write-a-plug-in.md` shows a plug-in of another distribution.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 from assay.errors import InfrastructureError, UsageError
 from assay.values.hooks import NATIVE, Dialect, Folder, Part, Plugin, PluginProblem, Program
 
-__all__ = ["Folder", "Part", "Plugin", "PluginProblem", "Program"]  # what a plug-in imports
+__all__ = ["Folder", "Part", "Plugin", "PluginProblem", "Program"]  # the names that a plug-in imports
 GROUP = "assay.plugins"
 DOCTOR_HINT = "`assay doctor` lists what is installed"
 _OWN = "assay"
@@ -30,25 +30,25 @@ _Loaded = tuple[Mapping[str, Plugin], tuple[PluginProblem, ...]]
 
 
 def find_plugins() -> Mapping[str, Plugin]:
-    """The plug-ins by name: those that come with Assay first, then by the name of their distribution."""
+    """Return the plug-ins by name: Assay's own first, then the others in the order of their distributions' names."""
     return _load_plugins()[0]
 
 
 def find_problems() -> tuple[PluginProblem, ...]:
-    """What was left out, and why; every name that a plug-in offers is loaded for this."""
+    """Return the plug-ins and parts that are left out, and why; every name that a plug-in offers is loaded."""
     plugins, problems = _load_plugins()
     found = [*problems, *(problem for plugin in plugins.values() for problem in _try_names(plugin))]
-    with suppress(InfrastructureError):  # of pages: by the plug-in that serves them, with the libraries that they need
+    with suppress(InfrastructureError):  # pages are checked by the plug-in that serves them and has their libraries
         found += (find_function("pages.find_problems") or tuple)()
     return tuple(found)
 
 
 def read_child_words(name: str, words: Sequence[str], **kinds: Callable[[str], Any]) -> list[Any]:
-    """Return the arguments of a child process as these kinds, which raise ValueError or OSError for invalid ones.
-    Raises UsageError for other arguments than those that Assay gives."""
+    """Return the arguments of a child process, converted by `kinds`, which raise ValueError or OSError for an invalid
+    argument. Raises UsageError for arguments that Assay does not give."""
     try:
         if len(words) != len(kinds):
-            raise ValueError(f"not with {len(words)} arguments")  # noqa: TRY301 reported below
+            raise ValueError(f"not with {len(words)} arguments")  # noqa: TRY301 the error is reported below
         return [kind(word) for kind, word in zip(kinds.values(), words, strict=True)]
     except (ValueError, OSError) as error:
         call = f"python -m assay child {' '.join((name, *map(str.upper, kinds)))}"
@@ -56,10 +56,10 @@ def read_child_words(name: str, words: Sequence[str], **kinds: Callable[[str], A
 
 
 def load(text: str) -> Any:
-    """The object that `module:name` stands for; standard output is kept free of what its module prints. In the main
-    thread alone: two threads that replace standard output at once could leave it replaced."""
+    """Load the object `module:name`. In the main thread, output of the module goes to stderr; other threads do not
+    replace standard output, since two threads that replace it at once could leave it replaced."""
     module, _, name = text.partition(":")
-    threading = sys.modules.get("threading")  # where nothing has loaded it, there are no other threads
+    threading = sys.modules.get("threading")  # if `threading` is not loaded, there are no other threads
     is_main = threading is None or threading.current_thread() is threading.main_thread()
     is_redirected = is_main and module not in sys.modules
     try:
@@ -72,12 +72,12 @@ def load(text: str) -> Any:
 
 
 def merge(hook: str) -> dict[str, Any]:
-    """The mappings of all plug-ins for a hook."""
+    """Return the mappings of all plug-ins for a hook as one."""
     return {name: value for plugin in find_plugins().values() for name, value in getattr(plugin, hook).items()}
 
 
 class Merged(Mapping[str, Any]):
-    """The core's own entries, then those of the plug-ins, which are loaded only where the core's do not suffice."""
+    """The core's entries of a hook and those of plug-ins, which are loaded only if the core's do not suffice."""
 
     def __init__(self, hook: str, own: Mapping[str, Any]) -> None:
         self._hook, self._own = hook, own
@@ -93,8 +93,8 @@ class Merged(Mapping[str, Any]):
 
 
 def load_all(hook: str, name: str = "") -> list[tuple[Plugin, Any]]:
-    """The objects that plug-ins offer for a hook (under this name, where it is a mapping). What cannot be loaded is
-    left out; `assay doctor` names it."""
+    """Load the objects that plug-ins offer for a hook (under this name if the hook is a mapping). An object that cannot
+    be loaded is left out; `assay doctor` names it."""
     found = []
     for plugin in find_plugins().values():
         value = getattr(plugin, hook).get(name, ()) if name else getattr(plugin, hook)
@@ -107,13 +107,13 @@ def load_all(hook: str, name: str = "") -> list[tuple[Plugin, Any]]:
 
 
 def find_function(name: str) -> Any:
-    """Load the function of this name; None where no plug-in offers it."""
+    """Load the function of this name; None if no plug-in offers it."""
     functions = merge("functions")
     return load(functions[name]) if name in functions else None
 
 
 def require_function(name: str, what: str) -> Any:
-    """Load the function that an option or a value needs. Raises UsageError where no plug-in offers it."""
+    """Load the function that an option or a value needs. Raises UsageError if no plug-in offers it."""
     found = find_function(name)
     if found is None:
         raise UsageError(f"{what} needs a plug-in that is not installed: none offers {name}")
@@ -121,7 +121,7 @@ def require_function(name: str, what: str) -> Any:
 
 
 def find_dialect(name: str) -> Dialect:
-    """A dialect that no installed plug-in knows has a name alone: what a run directory holds can still be read."""
+    """Return a dialect. A dialect that no installed plug-in offers has only a name: its runs can still be read."""
     if name == NATIVE.name:
         return NATIVE
     unknown = Dialect(name, guesses_code=False, renews_code=False)
@@ -130,7 +130,7 @@ def find_dialect(name: str) -> Dialect:
 
 @cache
 def find_dialects() -> tuple[Dialect, ...]:
-    """The dialects of plug-ins, the last first: it may recognise more exactly what an earlier one takes as well."""
+    """Return the dialects of plug-ins, the last first: a later one may recognise files that an earlier one accepts."""
     from assay.values.plugin_checks import find_dialect_mistake
 
     found = []
@@ -155,7 +155,7 @@ def _load_plugins() -> _Loaded:
         for plugin in result:
             try:
                 mistake = find_mistake(plugin) or find_conflict(plugin, found)
-            except Exception as error:  # noqa: BLE001 whatever a foreign value does
+            except Exception as error:  # noqa: BLE001 a foreign value may raise any error
                 mistake = _describe(error)
             if mistake:
                 name = plugin.name if isinstance(plugin, Plugin) else target
@@ -169,7 +169,7 @@ def _load_plugins() -> _Loaded:
 
 
 def _load_quietly(target: str) -> tuple[Any, ...] | str:
-    """The plug-ins of an entry point, or what is wrong with it: also where its module prints."""
+    """Return the plug-ins of an entry point, or what is wrong with it; a module that prints is wrong, too."""
     import io
 
     printed = io.StringIO()
@@ -192,7 +192,7 @@ def _describe(error: BaseException) -> str:
     name = type(error).__name__
     try:
         return f"{name}: {error}".strip().splitlines()[0]
-    except Exception:  # noqa: BLE001 its __str__ fails
+    except Exception:  # noqa: BLE001 the error's __str__ failed
         return name
 
 
@@ -212,9 +212,9 @@ def _try_names(plugin: Plugin) -> Iterator[PluginProblem]:
 
 
 def find_entry_points() -> list[tuple[str, str]]:
-    """(distribution, module:name) of what is installed; Assay's own first. From the files, since importlib.metadata
-    takes longer to import than everything that a command needs. Folders of ours that have a `plugin.py` count as well:
-    a source tree on PYTHONPATH, or newer than what was installed from it."""
+    """Return (distribution, module:name) of installed plug-ins, Assay's own first. The files are read directly, since
+    importlib.metadata takes longer to import than everything that a command needs. Folders of Assay with a `plugin.py`
+    count as well: a source tree may be on PYTHONPATH, or newer than its installation."""
     found: dict[str, list[str]] = {}
     for folder in dict.fromkeys(sys.path):
         try:
@@ -227,7 +227,7 @@ def find_entry_points() -> list[tuple[str, str]]:
                 found[distribution] = list(_read_entry_points(os.path.join(folder or ".", name, "entry_points.txt")))
     folders = (entry for entry in os.scandir(os.path.dirname(os.path.abspath(__file__))) if entry.is_dir())
     ours = {f"{_OWN}.{each.name}.plugin:PLUGIN" for each in folders if os.path.exists(f"{each.path}/plugin.py")}
-    own = sorted(ours.union(found.pop(_OWN, ())))  # in one order, installed again since or not
+    own = sorted(ours.union(found.pop(_OWN, ())))  # an order that does not depend on the installation
     return [(_OWN, target) for target in own] + [(name, each) for name in sorted(found) for each in found[name]]
 
 
@@ -238,7 +238,7 @@ def _read_entry_points(path: str) -> Iterator[str]:
     except FileNotFoundError:
         return
     except (OSError, ValueError):
-        yield path  # which cannot be loaded: `assay doctor` names it
+        yield path  # the path cannot be loaded, so that `assay doctor` names it
         return
     is_ours = False
     for line in map(str.strip, text.splitlines()):

@@ -1,4 +1,4 @@
-"""Runs of a study from Python: in a notebook, or in a script that goes on where a sweep ended.
+"""The runs of a study as Python objects, for notebooks and scripts.
 
 import assay
 runs = assay.runs("norm-ablation")
@@ -33,11 +33,11 @@ __all__ = ["Run", "Runs", "Series", "runs"]
 
 
 _OWN = ("name", "state", "seconds")  # the keys of every row
-_MOST_METRICS = 6  # in a notebook's table
+_MOST_METRICS = 6  # columns in a notebook's table
 
 
 class Series(NamedTuple):
-    """One metric of one run, point by point; a step or time is NaN where there is none."""
+    """One metric of one run, point by point; a missing step or time is NaN."""
 
     steps: list[float]
     values: list[float]
@@ -58,13 +58,13 @@ class Run:
     attempt: int = 1
     seconds: float | None = None  # how long the last attempt took
     reason: str = ""
-    tags: tuple[str, ...] = ()  # as `assay tag` gave them
+    tags: tuple[str, ...] = ()  # set by `assay tag`
     note: str = ""  # the texts of `assay note`, one after another
     ended_at: float | None = None  # when the last attempt ended, in seconds since the epoch
-    received: Mapping[str, Any] | None = None  # of a run that was uploaded or pulled: how, from, by, at
+    received: Mapping[str, Any] | None = None  # for an uploaded or pulled run: how, from, by, at
 
     def log(self, command: str | None = None) -> str:
-        """The newest output: of the command that failed, else of the last one that began."""
+        """Return the newest output of the command that failed, else of the last command that began."""
         with open(reading.find_log(self.dir, command), encoding="utf-8", errors="replace") as file:
             return file.read()
 
@@ -94,7 +94,7 @@ class Runs:
         return f"<{len(self)} runs of {self.study!r} in {self.root!r}>"
 
     def _repr_html_(self) -> str:
-        """A table, in a notebook."""
+        """Return a table for a notebook."""
         return render_runs(self.study, build_table(self._runs), count_states(self._runs))
 
     def __getitem__(self, name: str | int) -> Run:
@@ -106,14 +106,14 @@ class Runs:
         return found
 
     def where(self, expression: str) -> Runs:
-        """The runs that match, as `assay sum --where` chooses them: `runs.where("lr < 0.1 and best(loss) < 0.3")`."""
+        """Return the runs that match, as in `assay sum --where`: `runs.where("lr < 0.1 and best(loss) < 0.3")`."""
         where = parse_where(expression)
         return self._choose(reading.choose_rows(where, self._loaded.table) if self._loaded else ())
 
     def pareto(self, *names: str) -> Runs:
-        """The finished runs that no other of them beats in all of these: `runs.pareto("loss", "time", "size:max")`.
+        """Return the finished runs that no other run beats in all `names`: `runs.pareto("loss", "time", "size:max")`.
 
-        Names of metrics, by their best values, of parameters, or `time`; sorted by the first.
+        `names`: metrics, compared by their best values, parameters, or `time`. The result is sorted by the first name.
         """
         return self._choose(reading.find_pareto_runs(self._loaded.table, self._rows, names) if self._loaded else ())
 
@@ -123,7 +123,7 @@ class Runs:
         return Runs(self.study, self.root, [mine[i] for i in kept], self._loaded, kept)
 
     def rows(self) -> list[dict[str, Any]]:
-        """One flat dict per run: name, state, seconds, parameters, metrics (last) and `best <metric>`.
+        """Return one flat dict per run: name, state, seconds, parameters, metrics (last) and `best <metric>`.
 
         A name that would hide another key gets a longer one: `param name`, `last <metric>`.
         """
@@ -131,7 +131,7 @@ class Runs:
         return [_build_row(run, taken) for run in self._runs]
 
     def to_pandas(self) -> DataFrame:
-        """`rows()` as a frame, indexed by the runs' names."""
+        """Return `rows()` as a data frame, indexed by the runs' names."""
         try:
             import pandas as pd
         except ImportError as error:
@@ -140,7 +140,7 @@ class Runs:
         return frame.set_index("name") if len(frame) else frame
 
     def series(self, run: str | Run, metric: str) -> Series:
-        """All points of one metric of one run."""
+        """Return all points of one metric of one run."""
         chosen = run if isinstance(run, Run) else self[run]
         if metric not in chosen.metrics:
             raise NotFoundError("metric", metric, chosen.metrics)
@@ -157,14 +157,14 @@ def _build_row(run: Run, taken: set[str]) -> dict[str, Any]:
 
 
 def count_states(runs: Sequence[Run]) -> dict[str, int]:
-    """The number of runs in each state; states that can still change come last."""
+    """Return the number of runs in each state; states that can still change come last."""
     found = [run.state for run in runs]
     order = sorted(State, key=lambda state: not state.is_over)
     return {str(state): found.count(state) for state in order if state in found}
 
 
 def build_table(runs: Sequence[Run]) -> Table:
-    """State, the parameters that differ, the most informative metrics, time."""
+    """Build a table of runs: state, the parameters that differ, the most informative metrics, time."""
     params = reading.differing_params([run.params for run in runs], ())
     metrics = sorted(dict.fromkeys(name for run in runs for name in run.metrics), key=metric_priority)[:_MOST_METRICS]
     columns = [Column("run"), Column("state", "state")]
@@ -177,18 +177,18 @@ def build_table(runs: Sequence[Run]) -> Table:
 
 
 def runs(study: str, root: str | None = None, *, where: str | None = None) -> Runs:
-    """The runs of a study, by its name or folder, or of `study/pattern*`; brought up to date with the run directories
-    first. `where`: only those that match, as in `assay sum --where`."""
+    """Return the runs of a study, by its name or folder, or of `study/pattern*`; the index is updated from the run
+    directories first. `where`: only the runs that match, as in `assay sum --where`."""
     loaded = reading.load_study_runs(study, root)
     every = range(len(loaded.fields))
     found = Runs(loaded.location.name, loaded.location.root, [Run(**each) for each in loaded.fields], loaded, every)
     if loaded.patterns:
-        found = found._choose(reading.match_rows(loaded.table, loaded.patterns))  # noqa: SLF001 of this very module
+        found = found._choose(reading.match_rows(loaded.table, loaded.patterns))  # noqa: SLF001 same module
     return found if where is None else found.where(where)
 
 
 class _CallableModule(ModuleType):
-    """`assay.runs("study")` works also after `import assay.runs`, which puts this module under that name."""
+    """Makes `assay.runs("study")` work also after `import assay.runs`, which sets `assay.runs` to this module."""
 
     def __call__(self, study: str, root: str | None = None, *, where: str | None = None) -> Runs:
         return runs(study, root, where=where)

@@ -1,10 +1,10 @@
 """`assay.log`: metrics from inside a training script, one line of JSON per call.
 
-<run dir>/metrics/<rank>-<host>-<pid>-<start>.jsonl    {"step":100,"time":1700000000.25,"loss":0.25}
+<run dir>/metrics/a<attempt>-r<rank>-<host>-<pid>-<start>.jsonl    {"step":100,"time":1700000000.25,"loss":0.25}
 
-Every process has a file of its own and writes each line at once. A buffer with a thread that empties it was twice as
-fast (730k calls a second against 370k), but a line that is written is not lost when the process is killed, and there
-is no thread to disturb a fork. Outside a run the first call opens `runs/adhoc/<name>/` and prints its path.
+Every process has its own file and writes each line at once. A buffer that a thread empties would be twice as fast (730k
+calls a second instead of 370k), but lines would be lost when the process is killed, and a thread would disturb a fork.
+Outside a run the first call opens `runs/adhoc/<name>/` and prints its path.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _RESERVED = {
     "epoch": "pass it as a keyword: assay.log({...}, epoch=3)",
     "time": "every line has a time already; choose another name, such as 'seconds'",
 }
-_RETRY_S = 1.0  # between two tries to write to a disk that refused
-_BACKLOG_BYTES = 8 << 20  # kept in memory until it can be written
-_GONE = (errno.EBADF, errno.ESTALE)  # the descriptor was closed under us, the file deleted on a server: open another
-_KEY_LIMIT = 10_000  # names whose JSON is remembered
+_RETRY_S = 1.0  # the time between two attempts to write to a disk that refused
+_BACKLOG_BYTES = 8 << 20  # the most data that is kept in memory until it can be written
+_GONE = (errno.EBADF, errno.ESTALE)  # the descriptor was closed by other code, or the file deleted on a server
+_KEY_LIMIT = 10_000  # the most names whose JSON is cached
 
-# What only a run of its own needs is imported where such a run begins and ends: inside of a run it is not loaded.
+# Modules that only an ad hoc run needs are imported where such a run begins and ends: inside a run they are not loaded.
 _clock = time.time
 _keys: dict[str, str] = {}  # name -> ',"name":'
 
@@ -49,7 +49,7 @@ def log(
     """Record numbers: `assay.log(loss=0.25, step=100)`, or `assay.log({"val/acc": 0.9}, epoch=3)` for any name.
 
     Numbers are Python's, numpy's, or one-element tensors. A disk that is full or gone is reported once and never
-    stops the training; what could not be written is tried again later.
+    stops the training; lines that could not be written are tried again later.
     """
     if metrics is not None:
         if not isinstance(metrics, Mapping):
@@ -70,7 +70,7 @@ def log(
         (_stream or _open_stream()).write(f"{line}}}\n".encode())
 
 
-# ---------------------------------------------------------------- what a line holds
+# ---------------------------------------------------------------- the content of a line
 
 
 def _render_key(name: object) -> str:
@@ -84,7 +84,7 @@ def _render_key(name: object) -> str:
 
 
 def _render_value(name: object, value: object) -> str:
-    """A number as JSON; NaN and Infinity as Python's json writes and reads them."""
+    """Render a number as JSON; NaN and Infinity as Python's json writes and reads them."""
     number = build_number(value)
     if number is None:
         raise TypeError(f"assay.log: {name!r} must be a single number, not {_describe(value)}")
@@ -92,14 +92,14 @@ def _render_value(name: object, value: object) -> str:
 
 
 def build_number(value: object) -> int | float | None:
-    """None when it is not one number. Tensors and numpy's scalars are known by their `item()`."""
+    """Convert a value to a number; None if it is not one number. Tensors and numpy scalars are known by `item()`."""
     item = getattr(value, "item", None)
     if callable(item):
         try:
             value = item()
-        except (ValueError, TypeError, RuntimeError):  # more than one element
+        except (ValueError, TypeError, RuntimeError):  # the value has more than one element
             return None
-    if isinstance(value, int):  # bool as well
+    if isinstance(value, int):  # also a bool
         return int(value) if abs(value) < 1 << 63 else _to_float(value)
     return _to_float(value) if hasattr(value, "__float__") else None
 
@@ -121,15 +121,15 @@ def _describe(value: object) -> str:
     return f"{text if len(text) <= 60 else text[:57] + '...'} ({type(value).__name__})"
 
 
-# ---------------------------------------------------------------- where it goes
+# ---------------------------------------------------------------- the file of metrics
 
 
 class Stream:
-    """A file that only grows. Lines that the disk refuses wait in memory, in order, for a later call. `who` is named in
-    messages; `open_file` gives a path and its open descriptor, and may fail and be asked again."""
+    """A file to which lines are appended. Lines that the disk refuses are kept in memory, in order, for a later call.
+    `who`: the name in messages; `open_file` returns a path and its open descriptor, and is called again if it fails."""
 
     def __init__(self, who: str, open_file: Callable[[], tuple[str, int]]) -> None:
-        self.path: str | None = None  # once there is a file
+        self.path: str | None = None  # None until the file is open
         self._who = who
         self._open_file = open_file
         self._fd = -1
@@ -138,11 +138,11 @@ class Stream:
         self._lost = 0
         self._retry_at = 0.0
         self._warned = False
-        self._lock = threading.RLock()  # a signal handler may log while we do
+        self._lock = threading.RLock()  # a signal handler may log during a call
         _streams.add(self)
 
     def write(self, data: bytes) -> None:
-        """One write is one system call, which the kernel keeps whole among threads."""
+        """Write a line by one system call, which the kernel does not mix with those of other threads."""
         if self._fd < 0 or self._backlog:
             with self._lock:
                 self._keep(data)
@@ -170,7 +170,7 @@ class Stream:
         self._waiting_bytes += len(data)
 
     def retry(self) -> None:
-        """Open the file if it is not, and write what waits."""
+        """Open the file if it is not open, and write the lines that are kept in memory."""
         with self._lock:
             data = b"".join(self._backlog)
             try:
@@ -205,13 +205,13 @@ class Stream:
             say(f"{self._who} lost {self._lost + waiting} lines that could not be written.")
 
     def close(self) -> None:
-        """Write what waits and let go; a later line opens the file again."""
+        """Write the lines that are kept in memory and close the file; a later line opens the file again."""
         if self._backlog:
             self.retry()
         self.forget()
 
     def forget(self) -> None:
-        """Called in a forked child: the descriptor and what waits belong to the parent."""
+        """Drop the descriptor and the kept lines, which belong to the parent in a forked child."""
         self._lock = threading.RLock()
         self._backlog, self._waiting_bytes, self._lost = [], 0, 0
         fd, self._fd = self._fd, -1
@@ -221,12 +221,12 @@ class Stream:
 
 
 _streams: weakref.WeakSet[Stream] = weakref.WeakSet()
-_stream: Stream | None = None  # of `log`
+_stream: Stream | None = None  # the stream of `log`
 _opening = threading.RLock()
 
 
 def _open_stream() -> Stream:
-    global _stream  # noqa: PLW0603 one per process is the point
+    global _stream  # noqa: PLW0603 there is one stream per process
     with _opening:
         if _stream is None:
             _stream = Stream("assay.log", _open_own_file)
@@ -234,13 +234,13 @@ def _open_stream() -> Stream:
 
 
 def close_stream() -> None:
-    """Close the file: what is logged next goes to a new one."""
+    """Close the file of `log`: later calls open a new file."""
     if _stream is not None:
         _stream.close()
 
 
 def _open_own_file() -> tuple[str, int]:
-    """A new file: no other process, earlier or on another host, shares it, so adding to it needs no care."""
+    """Create a file that no other process shares, earlier or on another host: appending needs no lock."""
     folder = os.path.join(find_run_dir(), layout.METRICS_DIR)
     os.makedirs(folder, exist_ok=True)
     while True:
@@ -266,12 +266,12 @@ def build_file_name(start: int) -> str:
 
 
 def find_rank() -> int:
-    """The rank of this process among those that train one model."""
+    """Return the rank of this process among the processes that train one model."""
     return next((int(os.environ[name]) for name in _RANK_VARIABLES if os.environ.get(name, "").isdecimal()), 0)
 
 
 def say(text: str) -> None:
-    # a broken or full stderr must not stop the training either
+    # a broken or full stderr must not stop the training
     with contextlib.suppress(OSError, ValueError):
         print(text, file=sys.stderr, flush=True)
 
@@ -279,13 +279,13 @@ def say(text: str) -> None:
 # ---------------------------------------------------------------- outside a run
 
 _adhoc_dir: str | None = None
-_owner_pid = 0  # the process that opened it: a forked child shares the run and does not end it
+_owner_pid = 0  # the process that opened the run: a forked child shares the run and does not end it
 _began_at = 0.0
-_unfinished = ""  # what would be missing if the run ended now
+_unfinished = ""  # why the run would have failed if it ended now
 
 
 def find_run_dir() -> str:
-    """The run that started this process, or one made up on the spot (shared with forked children)."""
+    """Return the directory of the run that started this process, or of an ad hoc run, shared with forked children."""
     inside = os.environ.get(layout.ENV_RUN_DIR)
     if inside:
         return os.path.abspath(inside)
@@ -297,8 +297,8 @@ def find_run_dir() -> str:
 
 
 def begin_adhoc_run(study: str, name: str) -> str:
-    """A new run for what this process logs to a file that it opens from now on; returns its folder. A name that is
-    taken gets a number. The run that this process has opened before ends."""
+    """Open an ad hoc run for everything that this process logs to files that are opened later; return the run's
+    folder. A name that is taken gets a number. An earlier ad hoc run of this process is ended."""
     global _adhoc_dir, _owner_pid, _began_at, _unfinished
     root = os.environ.get("ASSAY_ROOT") or layout.DEFAULT_ROOT
     folder = os.path.join(os.path.abspath(root), study)
@@ -325,12 +325,12 @@ def build_random_name() -> str:
 
     from assay.values.random_names import ADJECTIVES, ANIMALS
 
-    chance = random.SystemRandom()  # a seed set by the script must neither matter nor be disturbed
+    chance = random.SystemRandom()  # the script's random state has no effect and is not changed
     return f"{chance.choice(ADJECTIVES)}-{chance.choice(ANIMALS)}"
 
 
 def _write_adhoc_run(path: str, study: str) -> bool:
-    """Write the run's file; False: another process has taken the name."""
+    """Write the files of an ad hoc run; return False if another process has taken the name."""
     from assay.system.files import rename, write_new
     from assay.values.secrets import hide_arguments
 
@@ -373,36 +373,36 @@ def _write_adhoc_run(path: str, study: str) -> bool:
 
 
 def _read_process_identity() -> dict[str, object]:
-    """What distinguishes this process from a later one with the same number."""
+    """Return the values that distinguish this process from a later process with the same pid."""
     from assay.system import processes
 
     try:
         return {"start": processes.own_start(), "boot": processes.boot_id()}
-    except OSError:  # no /proc
+    except OSError:  # /proc is not mounted
         return {"start": 0, "boot": ""}
 
 
-# ---------------------------------------------------------------- the end of such a run
+# ---------------------------------------------------------------- the end of an ad hoc run
 
 
 def note_training(run_dir: str, *, is_over: bool) -> None:
-    """A training that began and did not come to its end has failed, also where the script goes on after its error."""
+    """Note that a training has begun or ended: a run with an unfinished training fails, even if the script goes on."""
     global _unfinished  # noqa: PLW0603
     if run_dir == _adhoc_dir:
         _unfinished = "" if is_over else "its training did not finish"
 
 
 def end_adhoc_run(run_dir: str, code: int | None = None) -> None:
-    """A run that this process has opened is over, whatever the process does next. Without a code it ended well, unless
-    an exception is on its way. What is logged from now on opens another run."""
+    """End an ad hoc run of this process, whatever the process does next. Without `code` the run has ended well, unless
+    an exception is being handled. Later calls of `log` open another run."""
     if run_dir != _adhoc_dir or (code is None and not threading.main_thread().is_alive()):
-        return  # it is over, or the interpreter ends: then the exit code of the process decides
+        return  # the run has ended, or the interpreter is exiting, and the exit code of the process counts
     close_stream()
     _conclude(find_code(sys.exc_info()[1]) if code is None else code)
 
 
 def _conclude(code: int = 0) -> None:
-    """Write how the run ended. Only a run that this process opened; a disk that refuses does not stop the script."""
+    """Write how the ad hoc run of this process ended; a disk that refuses does not stop the script."""
     global _adhoc_dir, _unfinished
     path, missing = _adhoc_dir, _unfinished
     if path is None or _owner_pid != os.getpid():
@@ -425,14 +425,14 @@ def _conclude(code: int = 0) -> None:
 
 
 def find_code(error: object) -> int:
-    """The exit code with which Python ends after this error."""
+    """Return the exit code with which Python ends after this error."""
     if isinstance(error, SystemExit):
         return error.code if isinstance(error.code, int) else int(error.code is not None)
     return 0 if error is None else 130 if isinstance(error, KeyboardInterrupt) else 1
 
 
 def _leave() -> None:
-    """Called as the interpreter ends. The exit code is not known here, unless Ctrl-C ends the process: by a signal."""
+    """End the run at the interpreter's exit. The exit code is not known yet, except after Ctrl-C, which is a signal."""
     if _adhoc_dir is None or _owner_pid != os.getpid():
         return
     is_interrupted = getattr(sys, "last_type", None) is KeyboardInterrupt and not hasattr(sys, "ps1")

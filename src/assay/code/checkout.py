@@ -1,4 +1,4 @@
-"""Work trees of our own with other commits of a user's repository.
+"""Separate work trees with other commits of a user's repository.
 
 A tree is a clone that borrows the repository's objects: nothing in the user's work tree, index, branches or `.git` is
 written, and none of the user's hooks runs.
@@ -18,7 +18,7 @@ from assay.errors import InfrastructureError, UsageError
 from assay.system.files import write_atomic
 from assay.system.git import GitError, build_environment, call_git, run_git
 from assay.system.locks import hold
-from assay.values.environment import Commit as Commit  # noqa: PLC0414 imported from here
+from assay.values.environment import Commit as Commit  # noqa: PLC0414 imported from here by other modules
 
 COMMIT_FIELDS = "%H%x00%s%x00%an%x00%aI"
 _AUTHOR = ("user.name=assay", "user.email=assay@localhost")
@@ -26,7 +26,7 @@ _AUTHOR = ("user.name=assay", "user.email=assay@localhost")
 
 @dataclass(frozen=True, slots=True)
 class Checkout:
-    """A work tree that may be changed: it is not the user's."""
+    """A work tree of Assay's own, which may be changed."""
 
     path: str
     repository: str
@@ -34,16 +34,16 @@ class Checkout:
 
 @dataclass(frozen=True, slots=True)
 class Checkouts:
-    """Trees of one repository next to the user's own, by name: the sides of a comparison, or the tree of a search."""
+    """Work trees of one repository, by name, besides the user's: the sides of a comparison, or the tree of a search."""
 
     repository: str
     folder: str  # the folder of the trees
     inside: tuple[str, ...] = (".",)  # working directories, relative to the repository
-    build: str | None = None  # the user's build command; it runs in the first of them
+    build: str | None = None  # the user's build command, which runs in the first folder of `inside`
     build_timeout_s: float | None = None
 
     def enter(self, name: str, commit: Commit) -> str:
-        """Return the first folder in the tree of this name at this commit, built. Raises UsageError if that fails."""
+        """Return the first folder in the tree of this name, built at this commit; raise UsageError if that fails."""
         tree = self.open(name)
         switch(tree, commit.sha, keep_ignored=self.build is not None)
         for each in self.inside:
@@ -64,7 +64,7 @@ def open_checkouts(
     folder: str, meta: str, wait: Callable[[str], None], build_command: str | None = None
 ) -> Iterator[Checkouts]:
     """Open the trees of the folder's repository in `meta`. Only one call at a time, since two would check out different
-    commits in the same tree: a second one calls `wait` with their folder, and waits."""
+    commits in the same tree: a second call runs `wait` with the trees' folder, and waits."""
     repository = find_repository(folder)
     key = hashlib.blake2b(repository.encode("utf-8", "surrogateescape"), digest_size=4).hexdigest()
     trees = os.path.join(meta, "trees", key)
@@ -117,11 +117,11 @@ def is_ancestor(repository: str, one: str, other: str) -> bool:
 
 
 def open_tree(repository: str, path: str) -> Checkout:
-    """Return the tree at `path`; a missing one is made, an existing one borrows new objects as well."""
+    """Return the tree at `path`; a missing tree is cloned, an existing tree borrows new objects as well."""
     if not os.path.isdir(os.path.join(path, ".git")):
         os.makedirs(os.path.dirname(path), exist_ok=True)
         try:
-            # git lists borrowed objects in a file of lines: if the path has a newline, they are copied
+            # git lists borrowed objects in a file of lines: if the path has a newline, objects are copied
             kind = "--local" if "\n" in repository else "--shared"
             _git(os.path.dirname(path), "clone", "--quiet", kind, "--no-checkout", "--", repository, path)
         except GitError as error:
@@ -134,7 +134,7 @@ def switch(tree: Checkout, sha: str, keep_ignored: bool = False) -> None:
     Compiled Python files are always removed: two commits may have a source of the same size and second, and an
     interpreter would use the old one's compiled file."""
     try:
-        for lock in ("index.lock", "HEAD.lock"):  # left by a killed process; no other process works in this tree
+        for lock in ("index.lock", "HEAD.lock"):  # locks of killed processes; no other process works in this tree
             with suppress(FileNotFoundError):
                 os.unlink(os.path.join(tree.path, ".git", lock))
         _git(tree.path, "checkout", "--quiet", "--force", "--detach", sha)

@@ -37,7 +37,7 @@ _SEEN = "seen.json"
 PULLED = "pulled"  # a file next to the manifest: the snapshot is of `assay pull`, and is not given to runs
 _FORMAT = 1
 _HASH_BYTES = 16
-_SETTLED_NS = 1_000_000_000  # a file changed less than this ago may change again within one tick of its clock
+_SETTLED_NS = 1_000_000_000  # a file that was changed more recently may change again in the same tick of its clock
 _HELD_FILE_BYTES = 65_536  # files up to this size are kept in memory between placements, if their tree is small
 _HELD_TREE_BYTES = 4_000_000  # trees up to this size are small
 
@@ -51,7 +51,7 @@ class _Manifest:
     format: int
     source: str
     files: tuple[tuple[str, int, int], ...]  # path, permissions, mtime_ns
-    modes: Mapping[str, int]  # of folders that not every user may enter
+    modes: Mapping[str, int]  # permissions of folders that not every user may enter
     secret: tuple[str, ...]
     symlinks: tuple[tuple[str, str], ...]
     empty: tuple[str, ...]
@@ -69,7 +69,7 @@ class Snapshot:
     bytes: int
     linked: tuple[str, ...]
     source: str
-    secret: tuple[str, ...] = ()  # named like a secret: linked even if links are not allowed
+    secret: tuple[str, ...] = ()  # paths that are named like a secret: linked even if links are not allowed
     largest: tuple[tuple[str, int], ...] = field(default=(), compare=False)  # folders of the source, with their bytes
 
 
@@ -110,7 +110,7 @@ def take_snapshot(
 
 
 def _remove_unusable(path: str) -> None:
-    """Remove a snapshot that was pulled (a copy of our own is safer), or that a power cut has damaged."""
+    """Remove a snapshot that was pulled (a new copy is safer), or that a power cut has damaged."""
     if os.path.exists(os.path.join(path, PULLED)) or (os.path.exists(path) and not _is_whole(path)):
         aside = os.path.join(os.path.dirname(path), f"{TEMPORARY_PREFIX}{os.urandom(8).hex()}")
         rename(path, aside)
@@ -126,7 +126,7 @@ def _is_whole(path: str) -> bool:
 
 
 def load_snapshot(store: StrPath, digest: str, *, to_read: bool = False) -> Snapshot:
-    """Load an earlier snapshot: a queued run gets the code of its study's start. `to_read`: also a pulled one."""
+    """Load an earlier snapshot: a queued run gets the code of its study's start. `to_read`: also a pulled snapshot."""
     if not to_read and os.path.exists(os.path.join(store, digest, PULLED)):
         raise FormatError(f"the code snapshot {digest} was pulled from elsewhere", "use the current code: --new-code")
     found = _load_manifest(os.path.join(store, digest))
@@ -250,7 +250,7 @@ class _Contents:
         made.add(path)
 
     def settled(self, looked_at_ns: int) -> Seen:
-        """Return digests that may be kept: those of files that were not changed in the last tick of their clock."""
+        """Return digests that may be kept: those of files that were not changed just before `looked_at_ns`."""
         return {
             file.path: [file.size, file.mtime_ns, file.ctime_ns, file.inode, self.digests[file.path]]
             for file in self.present()
@@ -321,8 +321,8 @@ def place_code(snapshot: Snapshot, target: StrPath, *, link: bool = True) -> Non
     """Give a run its private tree. `target` must not exist; its parent is the caller's temporary folder.
 
     Files are cloned if the file system can do that: they share blocks with the snapshot until one side is written to.
-    They are never hard links, by which one run's edits would reach another. With `link`, files that were not copied are
-    reached through absolute links.
+    Files are never hard links, by which one run's edits would reach another. With `link`, files that were not copied
+    are reached through absolute links.
     """
     folders, files, symlinks = _load_layout(snapshot.path)
     base, origin = os.fspath(target), snapshot.path

@@ -16,7 +16,7 @@ from assay.values import layout
 from assay.values.secrets import build_file_matcher, holds_tokens
 
 _NEVER_CODE = frozenset({".git", "__pycache__", "node_modules"})
-_NEVER_LINKED = frozenset({".git", "__pycache__"})  # a run must not write into the original's folder
+_NEVER_LINKED = frozenset({".git", "__pycache__"})  # a run must not write into these folders of the source
 _GIVE_UP_FACTOR = 5  # a folder with this many times the allowed files is not read to its end
 _ENVIRONMENT_MARK = "pyvenv.cfg"
 _GIT_IGNORED = ("ls-files", "--others", "--ignored", "--exclude-standard", "--directory", "-z")
@@ -81,7 +81,7 @@ class Tree:
     linked: list[str] = field(default_factory=list)  # linked instead of copied
     secret: list[str] = field(default_factory=list)  # linked even if links are not allowed
     mode: int = 0o777  # permission bits of the folder
-    holds_study: bool = False  # a study of ours is somewhere below: the folder is not linked as a whole
+    holds_study: bool = False  # a study's folder is somewhere below: the folder is not linked as a whole
     count: int = 0  # files in the whole subtree
     bytes: int = 0
 
@@ -181,10 +181,10 @@ class _Walker:
             else:
                 self._add_file(tree, entry.stat(follow_symlinks=False), path)
         except (FileNotFoundError, NotADirectoryError):
-            return  # deleted since the folder was listed, as an editor's temporary file
+            return  # the entry was deleted after the folder was listed, as an editor's temporary file
 
     def _is_output(self, entry: os.DirEntry[str]) -> bool:
-        """Return whether a folder is the output root or has runs of ours, also of other roots and studies."""
+        """Return whether a folder is the output root or has runs of Assay, also of other roots and studies."""
         if self.excluded and _identity(entry.stat(follow_symlinks=False)) in self.excluded:
             return True
         return is_output_folder(entry.path)
@@ -228,15 +228,15 @@ class _Walker:
             self._add_ignored(tree, entry.name, path, is_folder=False)
             return
         if self._asks_git and os.path.lexists(f"{entry.path}/.git"):
-            self._ask_git(path)  # a repository inside has ignore rules of its own
+            self._ask_git(path)  # an inner repository has its own ignore rules
         folder = self.walk(path)
         folder.mode = stat.S_IMODE(entry.stat(follow_symlinks=False).st_mode) & 0o777
         tree.holds_study |= folder.holds_study
-        # a golden is data with checkpoints, however small they are
+        # a golden is data with checkpoints, however small its files are
         is_golden = self._asks_git and any(file.path.endswith(_GOLDEN_MANIFEST) for file in folder.files)
-        if folder.linked == [path] or is_golden:  # too large as a whole, or a golden
+        if folder.linked == [path] or is_golden:  # the folder is too large as a whole, or is a golden
             tree.linked.append(path)
-        elif folder.holds_study and folder.is_empty:  # an output root of ours: without its studies nothing is left
+        elif folder.holds_study and folder.is_empty:  # an output root: without its studies nothing is left
             tree.skipped.append(path)
         else:
             tree.folders.append(folder)
@@ -258,7 +258,7 @@ class _Walker:
                 self._add_ignored(tree, entry.name, inner, is_folder)
 
     def _reduce(self, tree: Tree) -> None:
-        """Bring a subtree below the limits by linking its largest folders, or itself if no folder is the cause."""
+        """Bring a subtree below the limits by linking its largest folders, or the subtree if no folder is the cause."""
         while self._compare_limits(tree.count, tree.bytes) > 1:
             own = self._compare_limits(len(tree.files), sum(file.size for file in tree.files))
             if tree.path and (not tree.folders or own > 1):
@@ -277,11 +277,11 @@ class _Walker:
                 tree.bytes -= file.size
 
     def _compare_limits(self, count: int, size: int) -> float:
-        """Return the size of a tree relative to the limits; above 1 it exceeds one of them."""
+        """Return the size of a tree relative to the limits; above 1 the tree exceeds a limit."""
         return max(count / self.limits.tree_files, size / self.limits.tree_bytes)
 
     def _link_whole(self, tree: Tree) -> None:
-        """Link a folder as a whole; if a study of ours is in it, link each other part of it."""
+        """Link a folder as a whole; if the folder has a study, link each other part of the folder instead."""
         apart = tree.holds_study and len(tree.files) <= _MOST_LINKS
         parts = [file.path for file in tree.files] + [part for each in tree.folders for part in self._find_links(each)]
         tree.linked = [*tree.linked, *parts] if apart else [tree.path]
@@ -301,7 +301,7 @@ def is_output_folder(path: str) -> bool:
     meta = path if os.path.basename(path) == layout.STUDY_META_DIR else f"{path}/{layout.STUDY_META_DIR}"
     with suppress(OSError):
         names = os.listdir(meta)
-        if not names or any(map(layout.is_meta_name, names)):  # an `.assay` with our files, or an empty one
+        if not names or any(map(layout.is_meta_name, names)):  # an `.assay` with Assay's files, or an empty `.assay`
             return True
     try:
         with open(f"{path}/{layout.JOB_FILE}", "rb", buffering=0) as file:
@@ -311,7 +311,7 @@ def is_output_folder(path: str) -> bool:
 
 
 def holds_study(path: str) -> bool:
-    """Return whether a study of ours is in this folder, as far as the upper levels and the first entries show."""
+    """Return whether a study is in this folder; only the upper levels and the first entries are searched."""
     left, level = _SEARCHED_ENTRIES, [path]
     for _ in range(_SEARCHED_DEPTH):
         inner = []
@@ -343,7 +343,7 @@ def _list_folders(path: str, limit: int) -> tuple[list[str], int]:
 
 
 def build_matcher(patterns: Iterable[str]) -> Callable[[str, str], bool]:
-    """Match shell patterns with names; one with a slash inside is compared with the relative path."""
+    """Build a matcher of shell patterns with names; a pattern with a slash inside is matched with the relative path."""
     tidy = [pattern.strip().removeprefix("./").rstrip("/") for pattern in patterns]
     by_name = _join_patterns(pattern for pattern in tidy if pattern and "/" not in pattern)
     by_path = _join_patterns(pattern.lstrip("/") for pattern in tidy if "/" in pattern)

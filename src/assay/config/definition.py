@@ -15,7 +15,7 @@ from assay.errors import did_you_mean
 from assay.values.study import Value
 
 _WIDTH = 110
-_LONGEST_WORD = 100_000  # bytes, about; Linux refuses arguments of 128 KiB
+_LONGEST_WORD = 100_000  # a safe limit in bytes: Linux refuses arguments of 128 KiB
 
 
 def render_definition(keys: Mapping[str, object]) -> str:
@@ -68,7 +68,7 @@ def _build_plain(value: Any, key: str, problems: Problems, depth: int = 0) -> Va
         return value
     for kind in (int, float, str):
         if isinstance(value, kind):
-            return kind(value)  # also for a subclass, such as numpy.float64
+            return kind(value)  # a subclass, such as numpy.float64, is converted too
     message = f"a study file cannot hold a value of the type {type(value).__name__}"
     hint = "give numbers, texts, paths, lists, tuples, ranges, arrays or mappings of them"
     if depth > MAX_DEPTH:

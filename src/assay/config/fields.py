@@ -79,7 +79,7 @@ class Fields:
         return node.text
 
     def string(self, node: Node, key: str, hint: str | None = None) -> str | None:
-        """Read a string that is not blank, if a number would be a mistake."""
+        """Read a string that is not blank; a number is refused."""
         if isinstance(node.value, str) and node.value.strip():
             return node.value
         self.refuse(node, key, "a string", hint)
@@ -161,19 +161,19 @@ class LoadOptions:
     """The options of the command line for reading a file."""
 
     dialect: str | None = None  # the name of a dialect; None: by content
-    config_file: str | None = None  # of the dialect's tool; replaces those in `cwd` and `home`
-    farm: str | None = None  # replaces the file's
+    config_file: str | None = None  # a configuration file of the dialect's tool, instead of those in `cwd` and `home`
+    farm: str | None = None  # the name of a farm, used instead of the file's
     exp_name: str | None = None  # the study's name
     home: str | None = None  # None: the user's home
-    cwd: str | None = None  # the folder of the code, too; None: the process's
+    cwd: str | None = None  # the folder of relative paths and of the code; None: the process's working directory
     overrides: tuple[str, ...] = ()  # NAME=VALUE: parameters
     settings: tuple[str, ...] = ()  # KEY=VALUE: other keys of the file (--set)
     base: Params | None = None  # the parameters of a run to repeat with changes; replaces the file's sweeps
-    text: str | None = None  # read instead of the file: a definition in Python, or a kept copy
+    text: str | None = None  # a text to read instead of the file: a definition in Python, or a kept copy
 
 
 def build_duplicate_warnings(nodes: Iterable[Node]) -> list[Problem]:
-    """Build a warning for each duplicate key: such files of other tools are read, and the last value counts."""
+    """Build a warning for each duplicate key, of which another tool uses the last value."""
     return [
         Problem("this key is here twice", key, position, "the last one counts; remove the other")
         for node in nodes

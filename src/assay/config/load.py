@@ -52,7 +52,7 @@ def load_study(path: str, options: LoadOptions | None = None) -> Study:
     if not dialect.parser:
         raise _build_missing(f"no installed plug-in reads files of {dialect.name}", "", nodes[0].position)
     study: Study = plugins.load(dialect.parser)(parse_documents(text, path, flavour="originals"), path, options)
-    if options.settings:  # `--set`: settings of ours that such a file cannot have
+    if options.settings:  # `--set`: Assay's settings, which a file of another tool cannot have
         study = read_settings(study, options.settings)
     return replace(study, text=text)
 
@@ -80,7 +80,7 @@ def _parse(text: str, path: str, describe: Callable[[], str]) -> list[Node]:
 
 def detect_dialect(nodes: Sequence[Node]) -> Dialect:
     """Return the dialect by the keys of the first document that has any; a file of unknown kind is refused as native.
-    Plug-ins are asked only if the file is not clearly one of ours."""
+    Plug-ins are loaded only if the file is not clearly a native one."""
     first = next((node for node in nodes if node.kind == "mapping"), None)
     keys = {entry.key for entry in first.items()} if first else set()
     has_command = bool(keys & _COMMANDS)

@@ -86,7 +86,7 @@ def parse_native(nodes: list[Node], path: str, cwd: str, options: LoadOptions | 
 
 
 def read_settings(study: Study, texts: Iterable[str]) -> Study:
-    """Apply settings of ours (`--set`) to another tool's study, as far as they make sense for it."""
+    """Apply Assay's settings (`--set`) to another tool's study, as far as such a study can have them."""
     problems = Problems()
     params = dict.fromkeys(name for sweep in study.sweeps for name in sweep.axes)
     empty = parse_documents("command: 'true'", study.source)[0]
@@ -95,27 +95,27 @@ def read_settings(study: Study, texts: Iterable[str]) -> Study:
     problems.raise_if_any()
     fields = [_FOREIGN_SETTINGS[entry.key] for entry in document.items() if entry.key in _FOREIGN_SETTINGS]
     changes = {name: getattr(found, name) for name in fields}
-    if "code" in changes:  # what such a file ignores is not changed
+    if "code" in changes:  # the files that the study ignores stay the same
         changes["code"] = replace(study.code, kind=found.code.kind)
     return replace(study, **changes)
 
 
 def _find_keys(document: Node) -> Sequence[str]:
-    """Return the keys of a study file; plug-ins are asked only if the core does not know a key of this one."""
+    """Return the keys of a study file; plug-ins are loaded only if the core does not know all keys of this file."""
     if document.kind != "mapping" or all(entry.key in KEYS for entry in document.items()):
         return KEYS
     return tuple(dict.fromkeys((*KEYS, *plugins.merge("study_keys"))))
 
 
 def _check_kind(document: Node) -> None:
-    """Refuse a file that is not a study once, not key by key: any file with colons in it can be read as YAML."""
+    """Refuse a file that is not a study by one message, not key by key: any file with colons may be valid YAML."""
     keys = [entry.key for entry in document.items()] if document.kind == "mapping" else []
     known = _find_keys(document)
     strange = [key for key in keys if key not in known]
     if strange:
         from difflib import get_close_matches
 
-        strange = [key for key in strange if not get_close_matches(key.lower(), known, n=1)]  # else a typing mistake
+        strange = [key for key in strange if not get_close_matches(key.lower(), known, n=1)]  # a similar key is a typo
     if not strange or (len(strange) <= _MOST_STRANGE and len(strange) < len(keys)):
         return
     named = ", ".join(repr(key if len(key) <= _MOST_SHOWN else f"{key[:_MOST_SHOWN]}…") for key in strange[:3])
@@ -196,7 +196,7 @@ class _Reader:
         return Overrides(axes, everywhere, base)
 
     def _name_params(self, overrides: Overrides, sweeps: tuple[Sweep, ...]) -> tuple[str, ...]:
-        plain = GridReader(Fields(Problems())).sweeps(self._top)  # their problems are noted already
+        plain = GridReader(Fields(Problems())).sweeps(self._top)  # problems of `_top` are recorded already
         given = overrides.axes if overrides.base is None else overrides.build_base()
         return find_name_params(plain, sweeps, given)
 
@@ -325,8 +325,8 @@ class _Reader:
         return Subset(count, seed) if count else None
 
     def _farm(self, written: Sequence[str]) -> tuple[str | None, dict[str, Farm]]:
-        """Return the default of --on. An unknown farm is returned with a problem, since the settings may define it:
-        whether they do is checked when the farm is used."""
+        """Return the default of --on. An unknown farm is returned with a problem, since the settings may define
+        it: the problem is raised when the farm is used."""
         node = self._node("on")
         name = self._fields.text(node, "on", "the name of a farm") if node else None
         if node is None or name is None or name in (*written, LOCAL):
@@ -390,7 +390,7 @@ class _Reader:
                 literal = f"write {{{{{name}}}}} or [[{name}]] if it is meant literally"
                 self._undefined(command, f"{name} is not a parameter", f"{guess}; {literal}" if guess else literal)
             places = {piece.name for piece in command.pieces if isinstance(piece, Placeholder)}
-            for sweep in sweeps:  # a place needs a value in every sweep; a flag without one is left out
+            for sweep in sweeps:  # a placeholder needs a value in every sweep; a flag without a value is left out
                 for name in sorted(places - missing - set(RUN_VALUES) - set(sweep.axes)):
                     at = sweep.position
                     where = f"in the sweep at line {at.line}" if at and at.file else "in one sweep"

@@ -25,7 +25,7 @@ _QUOTES_HINT = "a text that begins with a quote or a bracket, or holds a comma, 
 
 
 def parse_assignments(texts: Iterable[str], flavour: Flavour, problems: Problems, flag: str = "") -> dict[str, Item]:
-    """Return name → value. Problems are recorded, and the assignment is left out; `flag` is shown before it."""
+    """Return name → value. An assignment with a problem is left out; messages show `flag` before it."""
     found: dict[str, Item] = {}
     for text in texts:
         name, equals, value = text.partition("=")
@@ -87,7 +87,7 @@ def _split(value: str) -> list[tuple[int, str]]:
             quote = "" if character == quote and not is_escaped else quote
             before = "" if is_escaped else character
             continue
-        if character in _QUOTES and before in ("", ",", ":", *_OPENING):  # elsewhere it is an apostrophe
+        if character in _QUOTES and before in ("", ",", ":", *_OPENING):  # elsewhere a quote is an apostrophe
             quote = character
         elif character in _OPENING:
             depth += 1
@@ -125,11 +125,11 @@ class Overrides:
     """The parameters that the command line sets."""
 
     axes: Mapping[str, Axis]
-    everywhere: Collection[str] = ()  # set even if a sweep has no such parameter
+    everywhere: Collection[str] = ()  # parameters that are set even in sweeps without them
     base: Params | None = None  # the parameters of the run to repeat; None: the file's sweeps
 
     def apply(self, axes: Mapping[str, Axis]) -> dict[str, Axis]:
-        """Return the axes of one sweep with the overrides, in its order."""
+        """Return the axes of one sweep with the overrides, in the sweep's order."""
         added = {name: axis for name, axis in self.axes.items() if name in axes or name in self.everywhere}
         return {**axes, **added}
 

@@ -1,4 +1,4 @@
-"""Farms, as files and calls name them. The plug-in that defines them is asked only if one is named."""
+"""Farms by the names in files and on the command line. The plug-in for farms is loaded only if a farm is named."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _MISSING = "no installed plug-in submits runs to farms"
 
 
 class Places(NamedTuple):
-    """The hook `places`."""
+    """The functions that a plug-in offers for the hook `places`."""
 
-    read_farm: Callable[[Fields, Item, str], Farm | None]  # one section of a file; the problems hold why it is None
+    read_farm: Callable[[Fields, Item, str], Farm | None]  # reads a section of a file; None: see the problems
     has_farm: Callable[[Study, str, Settings], bool]
-    find_farm: Callable[[Study, str, Settings], Farm]  # raises for an unknown or unusable farm
+    find_farm: Callable[[Study, str, Settings], Farm]  # raises an error for an unknown or unusable farm
 
 
 def find_places() -> Places | None:
@@ -28,7 +28,7 @@ def find_places() -> Places | None:
 
 
 def read_farm(entry: Item, key: str) -> Farm:
-    """Read one section of a file. Its problems are kept with the farm, since they matter only if the farm is used."""
+    """Read one section of a file. Problems are kept with the farm, since they matter only if the farm is used."""
     places, problems = find_places(), Problems()
     if places is None:
         problems.add(_MISSING, key, entry.position, DOCTOR_HINT)
@@ -39,7 +39,7 @@ def read_farm(entry: Item, key: str) -> Farm:
 
 
 def choose_farm(study: Study, asked: str | None, settings: Settings) -> Farm | None:
-    """Choose by flag, then environment, the study's own, the settings' farm if that farm is known. None: here."""
+    """Choose the farm of the flag, else of the environment, the study or, if known, the settings; None: no farm."""
     from_environment = settings.farm if settings.farm_from == ENVIRONMENT["farm"] else None
     name = asked or from_environment or study.farm
     if name is None and settings.farm not in (None, LOCAL):
@@ -49,7 +49,7 @@ def choose_farm(study: Study, asked: str | None, settings: Settings) -> Farm | N
 
 
 def choose_asked_farm(study: Study, asked: str | None, settings: Settings) -> Farm | None:
-    """Choose a farm for measurements and checks, which only leave this machine if the call names one. None: here."""
+    """Choose a farm for measurements and checks, which leave this machine only if `asked` names a farm; else None."""
     return None if asked is None or asked == LOCAL else _ask_places(study, asked).find_farm(study, asked, settings)
 
 
@@ -59,6 +59,6 @@ def _ask_places(study: Study, name: str) -> Places:
         return places
     if name not in study.farms:
         raise UsageError(_MISSING, DOCTOR_HINT)
-    farm = study.farms[name]  # the file defines it
+    farm = study.farms[name]  # the file defines the farm
     key = farm.problems[0].key if farm.problems else name
     raise ConfigError([Problem(_MISSING, key, farm.position, DOCTOR_HINT)])

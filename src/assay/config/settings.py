@@ -1,4 +1,4 @@
-"""Settings: where runs go and what they may use, unless a file or a flag sets it otherwise.
+"""Settings: the output root, the slots and other values that apply unless a study file or a flag sets them.
 
 In order of precedence, the lowest first: `~/.config/assay/config.toml`; the nearest `assay.toml`, or `pyproject.toml`
 with a `[tool.assay]` table, from the working directory upwards; the environment (`ASSAY_ROOT`, `ASSAY_SLOTS`, …).
@@ -28,22 +28,22 @@ PATTERNS = ("secret_names", "secret_files")
 ENVIRONMENT = {key: f"ASSAY_{key.upper()}" for key in ("root", "slots", "farm", "max_wait", "notify", "index")}
 VALUES = (*ENVIRONMENT, *PATTERNS)
 KEYS = (*VALUES, "farms")  # besides the tables that plug-ins read
-_OURS = r"^\s*\[+\s*tool\s*\.\s*assay\s*[].]"  # a header in pyproject.toml: our table, or one inside it
+_OURS = r"^\s*\[+\s*tool\s*\.\s*assay\s*[].]"  # a header in pyproject.toml: Assay's table, or a table inside it
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
     root: str  # an absolute path
-    root_from: str | None = None  # the file or variable that sets it; None: it is not set
+    root_from: str | None = None  # the file or variable that sets the root; None: nothing sets it
     slots: tuple[str, ...] | None = None
     farm: str | None = None
     files: tuple[str, ...] = ()  # the files that were read
     slots_from: str | None = None
     farm_from: str | None = None
-    tables: Mapping[str, tuple[Node, ...]] = field(default_factory=dict)  # by name, the user's before the project's
+    tables: Mapping[str, tuple[Node, ...]] = field(default_factory=dict)  # by name; user's before project's
     secret_names: tuple[str, ...] = ()
     secret_files: tuple[str, ...] = ()
-    max_wait_s: float | None = None  # for the machine lease
+    max_wait_s: float | None = None  # how long a command waits for the machine lease
     notify: tuple[str, ...] = ()  # commands and addresses
     notify_from: str | None = None
     index: str | None = None  # the address of a shared index, which may have a password; or "local"
@@ -55,7 +55,7 @@ class Settings:
 
 @cache
 def _build_rules(names: tuple[str, ...], files: tuple[str, ...]) -> SecretRules:
-    from assay.values.secrets import SecretRules  # not needed by commands that only read runs
+    from assay.values.secrets import SecretRules  # imported here: commands that only read runs do not need it
 
     return SecretRules(names, files)
 
@@ -73,7 +73,7 @@ def load_settings(cwd: str | None = None, env: Mapping[str, str] | None = None) 
     patterns: dict[str, tuple[str, ...]] = dict.fromkeys(PATTERNS, ())
     for path in files:
         table = _load_file(path)
-        patterns = {key: (*patterns[key], *table.pop(key, ())) for key in PATTERNS}  # a project adds to the user's
+        patterns = {key: (*patterns[key], *table.pop(key, ())) for key in PATTERNS}  # project files add patterns
         handed_on = [key for key in table if key not in VALUES]
         tables.update({key: (*tables.get(key, ()), table.pop(key)) for key in handed_on})
         found.update({key: (value, path) for key, value in table.items()})
@@ -115,7 +115,7 @@ def _absolute(path: str, folder: str) -> str:
 
 
 def _load_file(path: str) -> dict[str, Any]:
-    from assay.config.toml_source import parse_toml  # most folders have no settings file
+    from assay.config.toml_source import parse_toml  # imported here: most folders have no settings file
 
     table: Node | None = parse_toml(load_text(path, path), path)
     problems = Problems()

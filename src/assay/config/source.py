@@ -38,7 +38,7 @@ _FLOAT = (
     r"|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$"
 )
 _NATIVE_RULES: tuple[tuple[str, str, Iterable[str]], ...] = (
-    # type, its pattern, its possible first characters: those of YAML 1.2, without leading zeros
+    # type, pattern and possible first characters; the patterns are those of YAML 1.2, without leading zeros
     ("null", r"^(?:~|null|Null|NULL|)$", ("~", "n", "N", "")),
     ("bool", r"^(?:true|True|TRUE|false|False|FALSE)$", "tTfF"),
     ("int", rf"^(?:{_NUMBER}|0o[0-7]+|0x[0-9a-fA-F]+)$", "-+0123456789"),
@@ -88,7 +88,7 @@ class Node:
 
     __slots__ = ("_elements", "_entries", "_file", "_flavour", "_raw", "_value", "duplicates", "kind")
 
-    mapping_name = "a mapping"  # in messages
+    mapping_name = "a mapping"  # the word for a mapping in messages
 
     def __init__(self, raw: Any, file: str, flavour: Flavour) -> None:
         self._raw = raw
@@ -129,11 +129,11 @@ class Node:
         return self._value
 
     def items(self) -> list[Item]:
-        """A mapping's entries in order, with merge keys; of a repeated key the last value. Empty for other kinds."""
+        """Return a mapping's entries in order, with merge keys and the last of repeated keys; empty for other kinds."""
         return self._entries
 
     def elements(self) -> list[Node]:
-        """A sequence's nodes; empty for other kinds."""
+        """Return a sequence's nodes; empty for other kinds."""
         return self._elements
 
     def with_entry(self, key: str, position: Position, node: Node | None) -> Node:
@@ -287,7 +287,7 @@ def _find_too_deep(text: str) -> Any:
 
 
 def _looks_deep(text: str) -> bool:
-    """Guess quickly: brackets inside one another, `- - - x` in a line, or far indentation."""
+    """Guess quickly whether a text is deep: brackets inside one another, `- - - x` in a line, or far indentation."""
     depth = 0
     for bracket in re.finditer(r"[\[\]{}]", text):
         depth += 1 if bracket.group() in "[{" else -1
@@ -319,7 +319,7 @@ def parse_yaml_mapping(text: str, name: str, problems: list[str]) -> dict[Any, V
 
     try:
         if _find_too_deep(text) is not None:
-            raise ValueError("nested too deeply")  # noqa: TRY301 reported below like any other
+            raise ValueError("nested too deeply")  # noqa: TRY301 reported below like other errors
         found = yaml.load(text, Loader=_loader_with_tuples())  # noqa: S506 - a SafeLoader with one more tag
     except (yaml.YAMLError, ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError) as error:
         problems.append(f"{name}: not YAML ({' '.join(str(error).split())})")
@@ -420,7 +420,7 @@ def _build_scalar(raw: Any, flavour: Flavour) -> Value:
     try:
         return _native_scalar(name, raw.value) if flavour == "native" else _original_scalar(name, raw)
     except (ValueError, OverflowError):
-        return raw.value  # 2020-99-99, or a number of several thousand digits
+        return raw.value  # the value is 2020-99-99, for example, or a number of several thousand digits
 
 
 def _native_scalar(name: str, text: str) -> Value:
@@ -453,7 +453,7 @@ def _constructor() -> Any:
     import yaml
 
     lenient: Any = type("LenientConstructor", (yaml.constructor.SafeConstructor,), {})
-    lenient.add_constructor(None, lambda _, node: node.value)  # an unknown tag: use its text
+    lenient.add_constructor(None, lambda _, node: node.value)  # a value with an unknown tag is its text
     return lenient()
 
 
@@ -497,8 +497,8 @@ def _explain(error: Any, text: str, file: str) -> ConfigError:
 
 
 def _find_open(error: Any, text: str) -> Any:
-    """Return the mark of the innermost open bracket or quote at the error; None if it is not known. The parser notices
-    it lines later, usually at the end of the file."""
+    """Return the mark of the innermost bracket or quote that is open at the error; None if it is not known. The parser
+    reports an open bracket lines later, usually at the end of the file."""
     if "end of stream" in error.problem:
         return error.context_mark if _stands_at(error.context_mark, text, "'\"") else None
     end = error.problem_mark.index if error.problem_mark else len(text)

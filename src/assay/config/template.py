@@ -25,7 +25,7 @@ _PLACE = re.compile(rf"\{{({_NAME})\}}")
 _FLAG = re.compile(rf"\[({_NAME})\](?=$|[\s;&|)\"'`])")
 # an opening bracket and a name without a closing bracket before the next opening one, or before the end
 _UNCLOSED = re.compile(rf"\[{_NAME}(?=[\s;&|)][^\[\]]*(?:\[|\Z)|\Z)|\{{{_NAME}(?=[\s;&|)][^{{}}]*(?:\{{|\Z)|\Z)")
-_PLAIN = re.compile(r"[^\\'\"$`#(){}\[]+")  # no character that has a meaning here
+_PLAIN = re.compile(r"[^\\'\"$`#(){}\[]+")  # text without characters that have a meaning in a template
 _BEFORE_FLAG = " \t\n;&|(\"'`"
 _BEFORE_COMMENT = " \t\n;&|("
 
@@ -34,7 +34,7 @@ _QUOTE: dict[_Context, Quote] = {"single": "single", "double": "double"}
 
 
 def parse_template(text: str, position: Position | None = None, key: str = "") -> tuple[Piece, ...]:
-    """Split a command's text. Raises ConfigError for a quote, or a place for a parameter, that is never closed."""
+    """Split a command's text. Raises ConfigError for a quote or a placeholder that is never closed."""
     scanner = _Scanner(text)
     pieces = scanner.scan()
     problems = [] if "<<" in text else list(scanner.problems())  # a here-document has quotes and brackets of its own
@@ -55,7 +55,7 @@ class _Scanner:
         self._contexts: list[_Context] = ["bare"]
         self._pieces: list[Piece] = []
         self._plain: list[str] = []
-        self._unclosed: list[str] = []  # such as `[lr` and `{lr`
+        self._unclosed: list[str] = []  # unclosed names, such as `[lr` and `{lr`
 
     def problems(self) -> Iterator[tuple[str, str]]:
         """Yield each opening that is never closed, and what to do about it."""
@@ -78,7 +78,7 @@ class _Scanner:
         return tuple(self._pieces)
 
     def _take_name(self) -> bool:
-        """Take an escape, a place or a flag at this position."""
+        """Take an escape, a placeholder or a flag at this position."""
         if self._text[self._at] not in "{[":
             return False
         escaped = _ESCAPED.match(self._text, self._at)

@@ -1,6 +1,6 @@
 """TOML with positions: parses a text to the same nodes as YAML.
 
-tomllib decides what is valid, and every single value; it gives no positions, so the text that it accepted is scanned
+tomllib decides what is valid, and every single value. Since tomllib gives no positions, a text that is valid is scanned
 again for the positions of keys and values.
 """
 
@@ -13,7 +13,7 @@ from assay.config.source import UNSET, Item, Kind, Node, build_error
 from assay.values.study import Position
 
 _SPACE = re.compile(r"[ \t]*")
-_BLANK = re.compile(r"(?:[ \t\r\n]|#[^\n]*)*")  # with comments
+_BLANK = re.compile(r"(?:[ \t\r\n]|#[^\n]*)*")  # blanks, line breaks and comments
 _KEY = re.compile(r"[A-Za-z0-9_-]+|\"(?:[^\"\\]|\\.)*\"|'[^']*'")
 _STRING = re.compile(
     r"\"\"\"(?:[^\"\\]|\\(?s:.)|\"(?!\"\")|\"\"(?!\"))*\"{3,5}"
@@ -53,7 +53,7 @@ def parse_toml(text: str, file: str) -> Node:
         return _Scanner(text, file).scan()
     except tomllib.TOMLDecodeError as error:
         found = re.search(r"\(at line (\d+), column (\d+)\)", str(error))
-        last = text.rstrip(" \t\r\n").split("\n")  # tomllib reports "at end of document"
+        last = text.rstrip(" \t\r\n").split("\n")  # tomllib may report "at end of document"
         line, column = (int(found[1]), int(found[2])) if found else (len(last), len(last[-1]) + 1)
         message = re.sub(r"\s*\(at .*\)$", "", str(error))
         hint = "strings need quotes in TOML"
@@ -101,13 +101,13 @@ class _Scanner:
 
     def _scan_pair(self, table: Node) -> None:
         *outer, (key, position) = self._scan_key()
-        self._index += 1  # =
+        self._index += 1  # the equals sign
         for part, at in outer:
             table = _open_table(table, part, at)
         table.items().append(Item(key, position, self._scan_value()))
 
     def _scan_key(self) -> list[tuple[str, Position]]:
-        """Return the parts of a dotted key; stops at the character after it."""
+        """Return the parts of a dotted key, and stop at the character after the key."""
         parts = []
         while True:
             self._skip(_SPACE)

@@ -1,1 +1,1 @@
-"""execute: JobRequest → JobHandle → Outcome."""
+"""execute: starts a job from a JobRequest, watches it by its JobHandle, and ends it."""

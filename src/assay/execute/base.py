@@ -1,11 +1,11 @@
-"""The contract of an executor: start `job.sh` somewhere, report whether the job still lives, end it.
+"""The contract of an executor: start `job.sh` somewhere, report whether the job is still alive, end it.
 
 An executor knows nothing of sweeps or of what a run directory means. Every implementation must pass
 `tests/contracts/executor.py`.
 
 Concurrency: several supervisors, each with its own executor, may handle the same run directory. `publish` decides
-the owner of an attempt: it writes `lease.N` by link(2) and is true for exactly one caller. An executor calls it before
-the job may begin, and undoes its start when publish returns False.
+the owner of an attempt: it writes `lease.N` by link(2) and is true for exactly one caller. An executor calls `publish`
+before the job may begin, and undoes the start when `publish` returns False.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Executor(ABC):
     """Starts jobs, watches them, ends them."""
 
     name: str
-    keys: ClassVar[Mapping[str, str]] = {}  # keys of a farm's section and their kinds, those of `farms/engines.py`
+    keys: ClassVar[Mapping[str, str]] = {}  # keys of a farm's section and their kinds, which `farms/engines.py` defines
 
     @classmethod
     def check(cls, _farm: Farm) -> None:
@@ -49,12 +49,12 @@ class Executor(ABC):
 
     @classmethod
     def find_program(cls, _farm: Farm) -> str | None:
-        """Return the program that submits, if the farm's text names it plainly; it must exist."""
+        """Return the program that submits, if the farm's text names it plainly; that program must exist."""
         return None
 
     @classmethod
     def uses_slots(cls, _farm: Farm) -> bool:
-        """Return whether the farm's jobs run on this machine, and need slots of it."""
+        """Return whether the farm's jobs run on this machine, and need its slots."""
         return False
 
     @classmethod
@@ -64,20 +64,20 @@ class Executor(ABC):
 
     @abstractmethod
     def submit(self, request: JobRequest, publish: Publish) -> JobHandle | None:
-        """Start attempt `request.attempt`. Returns None if another supervisor owns it; then nothing was started. Raises
-        InfrastructureError when the job cannot be started at all."""
+        """Start attempt `request.attempt`. Returns None if another supervisor owns the attempt: then nothing was
+        started. Raises InfrastructureError when the job cannot be started at all."""
 
     def together(self) -> AbstractContextManager[None]:
-        """Submit jobs in this block together if possible: all may be sent at its end."""
+        """Submit jobs in this block together if possible: all may be sent at the end of the block."""
         return nullcontext()
 
     @abstractmethod
     def liveness(self, handle: JobHandle, run_dir: str) -> Liveness:
-        """Return whether the job can still produce exit markers. Call it before the markers are read."""
+        """Return whether the job can still produce exit markers. Callers read the markers after this call."""
 
     @classmethod
     def load_liveness(cls, handle: JobHandle, run_dir: str) -> Liveness:
-        """Return whether a job lives if only its lease is known, like the method above."""
+        """Return what `liveness` returns for a job of which only the lease is known."""
         executor = cls()
         try:
             return executor.liveness(handle, run_dir)
@@ -99,10 +99,10 @@ class Executor(ABC):
     @abstractmethod
     def cancel(self, jobs: Sequence[tuple[JobHandle, str]], grace_s: float) -> None:
         """End these jobs (handle, run directory) and everything they started: TERM, then KILL after the grace. Returns
-        when no process of them is left. The caller has written `stop.N` before."""
+        when no process of the jobs is left. The caller has written `stop.N` before."""
 
     def begin_cancel(self, jobs: Sequence[tuple[JobHandle, str]], grace_s: float) -> Callable[[], bool]:
-        """Cancel as `cancel` does, without waiting if possible: call the result until it returns True."""
+        """Cancel as `cancel` does, without waiting if possible. The caller calls the result until it is True."""
         self.cancel(jobs, grace_s)
         return lambda: True
 
@@ -111,7 +111,7 @@ class Executor(ABC):
         return ()
 
     def find_end(self, _handle: JobHandle) -> float | None:
-        """Return when a job ended, if that may have been before it was noticed; None: now."""
+        """Return when a job ended, if that may have been before the end was noticed; None: it has just ended."""
         return None
 
     def usage(self, _handle: JobHandle) -> Usage | None:
@@ -120,7 +120,7 @@ class Executor(ABC):
 
     @classmethod
     def find_job(cls, _handle: JobHandle, _run_dir: str) -> str:
-        """Return the engine's name of an attempt, as its own commands take it; empty if it has none."""
+        """Return the engine's name of an attempt, as the engine's commands take it; empty if there is none."""
         return ""
 
     @classmethod
@@ -145,16 +145,16 @@ class Executor(ABC):
         return None
 
     def explain_end(self, _handle: JobHandle, _run_dir: str) -> tuple[EndKind, str] | None:
-        """Return why an engine itself refused or ended a job: it is recorded as the stop of the attempt; others go on.
+        """Return why an engine itself refused or ended a job: the reason is recorded as the stop of the attempt.
 
-        `interrupt`: a later call tries again. `lost`: the job was not stopped, and this is all that the engine knows;
-        `taken back`: the engine wants to start it again itself; `fence`: it may still run on a machine that does not
-        answer, and the next attempt replaces it. None: the job's own files explain its end.
+        `interrupt`: a later call tries again. `lost`: the job was not stopped, and the engine knows nothing else;
+        `taken back`: the engine is going to start the job again; `fence`: the job may still run on a machine that does
+        not answer, and the next attempt replaces it. None: the job's own files explain its end.
         """
         return None
 
     def end_fenced(self, _handle: JobHandle, _run_dir: str) -> None:
-        """End an attempt that was given up as soon as it can be reached, without waiting. Called repeatedly."""
+        """End an attempt that was given up as soon as it can be reached, without waiting; called repeatedly."""
         return
 
     def close(self) -> None:

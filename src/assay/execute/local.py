@@ -1,7 +1,7 @@
 """Jobs as processes of this host.
 
 A job starts in a session of its own, blocked on a pipe (the gate). Only after its lease is published does one byte open
-the gate; when the supervisor dies before that, the pipe ends and the job leaves without having done anything.
+the gate; when the supervisor dies before that, the pipe ends and the job exits without having done anything.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class LocalExecutor(Executor):
         self._orphans: process.Orphans | None = None  # built for the first job
         self._left: dict[JobHandle, tuple[str, ...]] = {}  # processes that ended children left running
         self._seen: dict[JobHandle, frozenset[tuple[int, int]]] = {}  # pid and start of the members
-        self._unrelated: dict[int, int | None] = {}  # pid -> start of orphans that belong to none of our jobs
+        self._unrelated: dict[int, int | None] = {}  # pid -> start of orphans that belong to no job of this executor
         self._base: dict[bytes, bytes] | None = None  # the common environment of all jobs, encoded for the first
 
     def submit(self, request: JobRequest, publish: Publish) -> JobHandle | None:
@@ -88,7 +88,7 @@ class LocalExecutor(Executor):
 
     def watch(self, handle: JobHandle, run_dir: str) -> None:
         if handle.host != processes.host_name() or any(w.handle == handle for w in self._watched.values()):
-            return  # the pid belongs to another host
+            return  # the pid belongs to another host, or is watched already
         self._watch_pid(handle, run_dir, is_child=False)
 
     def _watch_pid(self, handle: JobHandle, run_dir: str, is_child: bool) -> None:
@@ -112,7 +112,7 @@ class LocalExecutor(Executor):
         children = []
         for pidfd, _ in self._poll.poll(0 if ended else max(0.0, timeout_s)):
             watched = self._watched.pop(pidfd)
-            self._poll.unregister(pidfd)  # a child that is just being spawned may still hold a copy
+            self._poll.unregister(pidfd)  # a child that is just being spawned may still hold a copy of the descriptor
             os.close(pidfd)
             if watched.is_child:
                 children.append(watched)
@@ -191,14 +191,14 @@ def _attempt(handle: JobHandle, run_dir: str) -> process.AttemptProcesses:
 
 
 def _end_loser(pid: int) -> None:
-    """End our job, which waits at its gate and has done nothing: another supervisor owns the attempt."""
+    """End a job that waits at its gate and has done nothing, since another supervisor owns the attempt."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
     _reap(pid)
 
 
 def _reap(pid: int) -> Usage | None:
-    """Return the child's usage; None if our parent ignores SIGCHLD, so that the kernel has reaped the child."""
+    """Return the child's usage; None if SIGCHLD is ignored, so that the kernel has reaped the child."""
     try:
         _, _, used = os.wait4(pid, 0)
     except ChildProcessError:

@@ -1,12 +1,12 @@
 """The machine lease: while a benchmark measures, no model check and no run of a sweep starts on this machine.
 
-Two files next to the slots, locked with flock. A benchmark first locks `turn` exclusively: from then on nothing new
-starts. Then it waits until it can lock `checks` exclusively, which every running model check holds shared. A run of a
-sweep holds neither: it only checks whether `turn` is free before it starts; running ones are not waited for.
+The lease is two files next to the slots, locked with flock. A benchmark first locks `turn` exclusively, so that
+nothing new starts, and waits until it can lock `checks` exclusively, which every running model check holds shared. A
+run of a sweep holds no lock: it only checks whether `turn` is free before it starts. Running runs are not waited for.
 
-The locks belong to the command that asked for them: when it dies, the kernel releases them. Only the job of a check
-also inherits the check's lock, but the job's own children do not. A process that a holder starts finds the holder in
-its environment and does not wait for it. Nothing here blocks: the caller tries again.
+The locks belong to the command that requested them: when the command dies, the kernel releases them. Only the job of a
+check also inherits the check's lock, but the job's own children do not. A process that a holder starts finds the holder
+in its environment and does not wait for it. No function of this module blocks: the caller tries again.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _kept: list[dict[str, int]] = []  # locks of this process that are kept after th
 
 
 class MachineLease:
-    """The right of one command to start something on this machine. Not for several threads at once."""
+    """The right of one command to start something on this machine. An instance is not thread-safe."""
 
     def __init__(self, use: Use, directory: str | None = None) -> None:
         self.use = use
@@ -43,7 +43,7 @@ class MachineLease:
         self.blocked_by: str | None = None  # the file that the last `try_enter` found locked
 
     def try_enter(self) -> bool:
-        """Return whether something may start now. A benchmark and a check hold the lease from then on."""
+        """Return whether the command's work may start now; a benchmark or a check then holds the lease."""
         if self._is_inside:
             return True
         self.blocked_by = self._find_obstacle()
@@ -59,7 +59,7 @@ class MachineLease:
                 return _CHECKS
             if self._is_free(_TURN):
                 return None
-            os.close(self._locks.pop(_CHECKS))  # a benchmark was faster
+            os.close(self._locks.pop(_CHECKS))  # a benchmark has locked `turn` since the first check
             return _TURN
         return None if self.use == "check" or self._is_free(_TURN) else _TURN
 
@@ -104,7 +104,7 @@ class MachineLease:
 
 @contextmanager
 def keeping_lease() -> Iterator[None]:
-    """Keep a lease that a benchmark takes in this block until its end: nothing starts between its parts."""
+    """Keep a benchmark's lease until the end of this block, so that nothing starts between the benchmark's parts."""
     _kept.append({})
     try:
         yield

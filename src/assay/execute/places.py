@@ -61,7 +61,7 @@ def load_place(run_dir: str, handle: JobHandle | None) -> Place:
 
 
 def load_entry(run_dir: str, handle: JobHandle) -> str:
-    """Return the command that enters the machine of a running job; empty if it is this one, or is unknown."""
+    """Return the command that enters the machine of a running job; empty if the machine is this one, or unknown."""
     executor, host = try_executor(handle.executor), load_place(run_dir, handle).host
     if executor is None or host is None or host == processes.host_name() or host.startswith("-"):
         return ""
@@ -69,7 +69,7 @@ def load_entry(run_dir: str, handle: JobHandle) -> str:
 
 
 def load_liveness(handle: JobHandle, run_dir: str) -> Liveness:
-    """Return whether a job lives, as its executor decides if only the lease is known."""
+    """Return whether a job is alive, as its executor decides by the lease and the run directory alone."""
     executor = try_executor(handle.executor)
     return executor.load_liveness(handle, run_dir) if executor else Liveness.UNKNOWN
 

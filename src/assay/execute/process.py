@@ -16,7 +16,7 @@ from assay.values.run import JobHandle, JobRequest
 
 _NUMBERED_LOG = r"^[\w-]+(?:\.(\d+))?(?:\.other)?\.log$"
 _POLL_S = 0.02
-_ORPHAN_LOOKS = 50  # a daemon forks twice
+_ORPHAN_LOOKS = 50  # limit of repeated checks; a daemon forks twice
 _KILL_ROUNDS = 250
 _FIRST_SLOT_FD = 20
 # variables that a run started inside a run must not inherit from it
@@ -39,7 +39,7 @@ def place_slots(fds: Sequence[int]) -> list[tuple[int, int]]:
 def build_handle(
     request: JobRequest, executor: str, pid: int = 0, *, farm_root: str = "", native_id: str = ""
 ) -> JobHandle:
-    """Build the handle by which this attempt is found again; without a pid it is not a process of this host."""
+    """Build the handle by which this attempt is found again; no pid: the attempt is not a process of this host."""
     return JobHandle(
         executor=executor,
         native_id=str(pid) if pid else native_id,
@@ -83,8 +83,8 @@ _known_peak_kib = 0
 
 
 def find_peak_bytes(ru_maxrss_kib: int) -> int:
-    """Return the peak of the largest process of an ended child; 0 if the kernel's number may be our own. exec keeps the
-    peak of the image that it replaces, and between spawn and exec that image was this process."""
+    """Return the peak of the largest process of an ended child; 0 if the kernel's number may be this process's.
+    exec keeps the peak of the image that it replaces, and between spawn and exec that image was this process."""
     global _known_peak_kib  # noqa: PLW0603 a peak only grows
     if ru_maxrss_kib > _known_peak_kib:
         _known_peak_kib = processes.load_size("self", "VmHWM") // 1024
@@ -107,8 +107,8 @@ class AttemptProcesses:
 
 
 def find_members(attempts: Sequence[AttemptProcesses]) -> set[int]:
-    """Return live processes of these attempts: found by session, by tag if they left it, and by the run's log."""
-    # session 0 is the kernel's; in a container it is that of all processes from outside
+    """Return live processes of these attempts: found by session, by tag outside the session, and by the run's log."""
+    # session 0 is the kernel's; in a container all processes from outside have session 0
     sessions = {attempt.leader for attempt in attempts if attempt.leader > 0 and not _is_reused(attempt)}
     needles = {f"{layout.ENV_ATTEMPT}={attempt.tag}".encode() for attempt in attempts if attempt.tag}
     folders = {(os.path.realpath(attempt.dir), attempt.number) for attempt in attempts if attempt.dir}
@@ -152,19 +152,19 @@ def _is_output(pid: int, number: str, path: str, folders: set[tuple[str, str]]) 
 
 
 class Orphans:
-    """Processes whose parent has left and that became children of this one, as it requested from the kernel. After a
-    job has ended, only these can be left of it: one file of /proc shows whether there are any."""
+    """Processes whose parent has exited and that became children of this process, as it requested from the kernel. An
+    ended job can leave only such processes: one file of /proc shows whether any exist."""
 
     def __init__(self) -> None:
         self.is_active = processes.can_list_children() and processes.adopt_orphans()
         self._before = self._load() if self.is_active else set()
 
     def find(self, known: Iterable[int]) -> set[int]:
-        """Return those that are alive; ended ones are reaped. `known` are the jobs themselves."""
+        """Return the orphans that are alive, and reap ended ones. `known`: the pids of the jobs themselves."""
         others = self._before.union(known)
         before: set[int] = set()
         living: set[int] = set()
-        for _ in range(_ORPHAN_LOOKS):  # a process that ends during a check may have left its child to us
+        for _ in range(_ORPHAN_LOOKS):  # a process that ends during a check may have left a child to this one
             unknown = self._load() - others
             if unknown == before:
                 break
@@ -178,7 +178,7 @@ class Orphans:
         return set(processes.load_children(os.getpid()))
 
     def _is_orphan(self, pid: int) -> bool:
-        """Return whether a job has left this process. Processes in our own session were started by other code."""
+        """Return whether a job has left a process. Processes in the current session were started by other code."""
         stat = processes.load_stat(pid)
         if stat is None or stat.session == os.getsid(0):
             return False
@@ -212,7 +212,7 @@ class Cancellation:
         self._signalled: set[int] = set()
         self._deadline = time.monotonic() + grace_s
         self._kills = 0
-        self.left: set[int] = set()  # at the last check
+        self.left: set[int] = set()  # the processes that the last check found
 
     def look(self) -> bool:
         """Signal the processes that exist. Return True if none is left, or if those left cannot be killed."""
@@ -225,7 +225,7 @@ class Cancellation:
             self._kills += 1
         else:  # a process forked since the last check has not been signalled yet
             leaders = {attempt.leader for attempt in self._attempts}
-            # job.sh before its command: a command that answers TERM with exit 0 must not count as finished
+            # job.sh is signalled before its command, which must not count as finished if it answers TERM with exit 0
             leaders_first = sorted(self.left - self._signalled, key=lambda pid: (pid not in leaders, pid))
             processes.signal_all(leaders_first, signal.SIGTERM)
             self._signalled |= self.left

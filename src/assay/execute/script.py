@@ -1,7 +1,7 @@
 """The text of `job.sh`: the commands of a run, one after another, each with its log and its exit marker.
 
-The script is the same for every executor. It is immutable, relative to itself, and needs only bash. What differs
-between attempts (number, slot, gate) comes from the environment; without it, `bash job.sh` is a new attempt by hand.
+The script is the same for every executor, immutable, relative to itself, and needs only bash. The values that differ
+between attempts (number, slot, gate) are environment variables; without them `bash job.sh` is a new attempt by hand.
 """
 
 from __future__ import annotations
@@ -17,29 +17,29 @@ from assay.values import layout
 from assay.values.run import SHELL_WORDS, RunSpec
 from assay.values.study import quote_inside
 
-# Comments stay out of the generated file where they would repeat on ten thousand disks; the reasons are here.
+# The reasons for the lines of the script are listed here: comments in `job.sh` would be repeated for every run.
 # - `set +eu` and the empty CDPATH: BASH_ENV, SHELLOPTS or a user's CDPATH must not change what this script does.
-# - Our own names start with an underscore: a command is evaluated in a subshell of this shell and sees them.
-# - A gate (local jobs): wait for one byte on the inherited pipe; end of file means that another supervisor won.
-# - No gate (farms, by hand): take the token with noclobber (O_EXCL); an empty token means that nothing ran.
-# - Exit code 4: this host cannot use the folder (full, read-only, not mounted). What follows would be lost as well.
-#   A watcher obeys stop.N there, since the supervisor cannot reach the process. After a stop it outlives job.sh,
-#   to end what ignores TERM, and it notices when job.sh was killed. It ends job.sh first: a command that answers TERM
-#   with exit 0 must not pass for finished. It never forks while it waits, since a left-over `sleep` would hold the
-#   slot's lock. end.N means that job.sh has left, to supervisors that cannot ask its kernel.
-#   After a second it starts `_measure`, which must not be taken for a process of the run: it has no tag, ignores what
-#   is sent to all of a job, and ends with the watcher. A job of milliseconds starts no Python for it.
-#   A farm that takes the job back sends TERM to all of it: what the command makes of that is not its own end, so
-#   job.sh waits a moment for a TERM of its own before it writes the marker.
-# - By hand: a supervisor looks for the token right before it links its lease; a moment later we look for that lease.
-# - The processes of an attempt are found in plain bash: a `grep` would be tagged like them and find itself for ever.
-# - What few jobs need comes after the `exit`, where bash does not read it: a tenth of a millisecond per job. Such jobs
-#   read their last lines themselves, and wait by `read`: a process for each would cost two milliseconds.
-# - The exit code is in the marker's name: creating a name is atomic and survives a full disk. Bash 4.4 has no clock.
-# - `timeout` only where a limit is set, since it costs a process; 124 alone proves nothing: the duration is compared.
-#   It reaches its own process group only: what moved to another session is ended by tag afterwards.
-# - ASSAY_LAUNCH: a shell function of the executor that starts a command on several nodes, instead of `eval`.
-# - ASSAY_WAITED: the run's limit counts from the time when it began to wait for a slot, where a command asks for that.
+# - Names of the script start with an underscore: a command is evaluated in a subshell of this shell and sees them.
+# - With a gate (local jobs) the script waits for one byte on a pipe; end of file: another supervisor owns the attempt.
+# - Without a gate (farms, by hand) the script takes the token by noclobber (O_EXCL); an empty token: nothing ran.
+# - Exit code 4: this host cannot use the folder (full, read-only, not mounted), so that later output would be lost.
+# - Without a gate a watcher obeys stop.N, since the supervisor cannot reach the process. After a stop the watcher ends
+#   job.sh first, since a command that answers TERM with exit 0 must not count as finished, and then the processes that
+#   ignore TERM. The watcher does not fork while it waits, since a left-over `sleep` would hold the slot's lock. end.N
+#   shows supervisors on other hosts that job.sh has exited or was killed.
+# - After a second the watcher starts `_measure`, which must not be taken for a process of the run: `_measure` has no
+#   tag, ignores signals to the whole job, and ends with the watcher. A job of milliseconds starts no Python.
+# - A farm that takes a job back sends TERM to all processes of the job. job.sh waits a moment for its own TERM before
+#   it writes the marker: the exit code of a command that was ended in this way does not count.
+# - By hand: a supervisor looks for the token right before it links its lease; the script looks for that lease later.
+# - The processes of an attempt are found in plain bash: a `grep` would have the same tag and find itself for ever.
+# - Lines that few jobs need come after the `exit`, where bash does not read them: a tenth of a millisecond per job. A
+#   job that needs them reads them with `mapfile`, and waits by `read`: a process for it would cost two milliseconds.
+# - The exit code is in the marker's name, which is atomic and survives a full disk. Bash 4.4 has no EPOCHREALTIME.
+# - `timeout` is used only with a limit, since it costs a process. Exit code 124 alone does not show a timeout: the
+#   duration is compared. `timeout` signals only its own group: processes in other sessions are ended by tag later.
+# - ASSAY_LAUNCH is a shell function of the executor that starts a command on several nodes, instead of `eval`.
+# - ASSAY_WAITED: the run's limit counts from the start of its wait for a slot, if the calling command requests that.
 _HEAD = r"""#!/usr/bin/env bash
 # {title}
 # Written by Assay. `bash job.sh` runs it again by hand, as a new attempt.
@@ -174,8 +174,8 @@ _SECRETS_HEAD = """\
 # Written by Assay: the secret values of this run, for job.sh alone. Keep the permissions of this file (0600).
 """
 
-# Without its secrets a run cannot start; the marker makes it a failure with a reason, not a lost attempt. The last line
-# of the file shows that it is complete: an empty file would make empty commands, which succeed.
+# A run cannot start without its secrets: the marker makes this a failure with a reason, not a lost attempt. The last
+# line of the secrets shows that the file is complete: an empty file would make empty commands, which succeed.
 _SECRETS = r"""
 _has_secrets=; [ ! -r {file} ] || . ./{file}
 if [ -z "$_has_secrets" ]; then
@@ -210,7 +210,7 @@ case "${{ASSAY_DONE:-}}" in *:{name}:*) ;; *)
 esac
 """
 
-# A plain program call cannot change the shell that makes it: no subshell, which saves a process for every run.
+# A plain program call cannot change the shell that makes it and needs no subshell, which saves a process for every run.
 _BARE = r"""
 case "${{ASSAY_DONE:-}}" in *:{name}:*) ;; *)
   _note {name} start
@@ -235,7 +235,7 @@ case "${{ASSAY_DONE:-}}" in *:{name}:*) ;; *)
 esac
 """
 _LONG = "'eval \"$(cat <&9)\" 9<&-' 9< <(printf %s {})"  # the kernel limits an argument to 128 KiB
-_LONG_CHARACTERS = 2**15  # of at most four bytes each
+_LONG_CHARACTERS = 2**15  # characters of at most four bytes each
 
 # One log for both streams, or a file for each: the other stream must not break lines that are parsed.
 _STREAMS = {"both": '> "{log}" 2>&1', "stdout": '> "{log}" 2> "{other}"', "stderr": '2> "{log}" > "{other}"'}
@@ -258,9 +258,9 @@ def _render_command(spec: RunSpec, index: int, workdir: str) -> str:
     )
 
 
-@lru_cache(64)  # usually equal for all runs of a call
+@lru_cache(64)  # the name is usually equal for all runs of a call
 def _log_name(template: str, command: str) -> str:
-    # a dialect may put a run's name into the log's
+    # a dialect may put a run's name into the name of the log
     return layout.fill_log_name(quote_inside(template, "double"), command, "$_s", "$ASSAY_TIME")
 
 

@@ -1,1 +1,1 @@
-"""plan: a Study → a Plan; pure."""
+"""plan: a pure function from a Study to its Plan."""

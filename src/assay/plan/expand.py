@@ -133,7 +133,7 @@ class Planner:
         return Resumption(resume.files, {template.name: self.render(template, given) for template in takers})
 
     def number(self, draft: Draft) -> None:
-        """Give a draft its id."""
+        """Set the id of a draft."""
         draft.id = spec_id(draft.commands, draft.params, draft.ordinal)
 
     def name_runs(self, drafts: Sequence[Draft]) -> list[str]:
@@ -142,7 +142,7 @@ class Planner:
 
 
 def _build_plan(planner: Planner, drafts: Sequence[Draft], warnings: Sequence[Problem], rules: SecretRules) -> Plan:
-    """Build the plan. A draft with the id of an earlier one shares its directory, under its own name if it has one."""
+    """Build the plan. A draft with the id of an earlier draft shares that one's directory; another name is a link."""
     owners: dict[str, str] = {}
     runs, links = [], []
     for draft, name in zip(drafts, planner.name_runs(drafts), strict=True):
@@ -186,7 +186,7 @@ def build_spec(planner: Planner, draft: Draft, name: str, rules: SecretRules) ->
 
 
 def _drop_duplicates(study: Study, rows: Iterable[Row], warnings: list[Problem]) -> Iterator[Row]:
-    """Leave out runs that are listed again: more of them are requested by `repeat:`."""
+    """Leave out runs that are listed again; `repeat:` requests several runs of a combination."""
     seen: set[str] = set()
     dropped: Counter[int] = Counter()
     for index, params in rows:
@@ -230,7 +230,7 @@ def hides_values(study: Study, rules: SecretRules) -> bool:
         return True
     known = find_values({}, study.env, rules)
     for command in study.commands:
-        # the template with a text in each place that would be hidden if it had a secret: `--token {t}`
+        # the template with a text for each value, which is hidden where a secret would be: `--token {t}`
         text = "".join(
             piece.text if isinstance(piece, ShellText) else _ANYTHING if isinstance(piece, Placeholder) else " "
             for piece in command.pieces
@@ -241,7 +241,7 @@ def hides_values(study: Study, rules: SecretRules) -> bool:
 
 
 def hide_draft(planner: Planner, draft: Draft, rules: SecretRules) -> None:
-    """Set the texts of a draft that may be shown; its name is built from them, too."""
+    """Set the texts of a draft that may be shown; the draft's name is built from these, too."""
     params = hide_params(draft.params, rules)
     draft.named = hide_params(draft.named, rules)
     if params == draft.params:
@@ -257,8 +257,8 @@ def hide_draft(planner: Planner, draft: Draft, rules: SecretRules) -> None:
 def _find_orphans(study: Study, drafts: Sequence[Draft]) -> list[Problem]:
     """Report each parameter that no command of its run uses, once."""
     found: dict[str, Problem] = {}
-    unused = set(study.defaults)  # by all runs so far
-    for index, draft in sorted({draft.sweep: draft for draft in reversed(drafts)}.items()):  # the first of each sweep
+    unused = set(study.defaults)  # defaults that no run so far uses
+    for index, draft in sorted({draft.sweep: draft for draft in reversed(drafts)}.items()):  # each sweep's first draft
         templates = [command for command in study.commands if command.name in {run.name for run in draft.commands}]
         used = find_used_names(templates)
         unused -= unused if used is None else used

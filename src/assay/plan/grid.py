@@ -1,6 +1,6 @@
 """The grid of one sweep: the number of its combinations, and the combination with a given index.
 
-Grids are counted and indexed, never listed as a whole: a subset of a billion combinations costs no more than itself.
+Grids are counted and indexed, never listed as a whole: the cost of a subset does not depend on the size of the grid.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from assay.system.fast_dataclasses import dataclass
 from assay.values.run import canonical
 from assay.values.study import Choices, Random, Subset, Sweep, Value, same_value
 
-_DIGITS = 6  # of a drawn number: short in names, and equal on every machine
+_DIGITS = 6  # digits of a drawn number: short in names, and equal on every machine
 
 
 @dataclass(frozen=True, slots=True)
 class AxisGroup:
-    """Axes that advance together: one axis, or those of a zip."""
+    """Axes that advance together: one axis, or the axes of a zip."""
 
     names: tuple[str, ...]
     rows: tuple[tuple[Value, ...], ...]
@@ -43,7 +43,7 @@ class Grid:
             yield self._build(combination)
 
     def row(self, index: int, rng: random.Random) -> dict[str, Any]:
-        """Return the combination with this index; random axes are drawn."""
+        """Return the combination with this index; `rng` draws the values of random axes."""
         chosen = []
         for group in reversed(self.groups):
             index, place = divmod(index, len(group.rows))
@@ -88,8 +88,8 @@ def draw_rows(grids: Sequence[Grid], subset: Subset | None, *, distinct: bool) -
 
 
 def _build_streams(seed: int, pool: int) -> tuple[random.Random, random.Random]:
-    """Return random numbers for the order of a pool's combinations, and for its random axes. The two are independent,
-    so the first values do not depend on how many are drawn."""
+    """Return random numbers for the order of a pool's combinations, and for its random axes. The two generators
+    are independent, so that the first values do not depend on how many are drawn."""
     order = random.Random(f"{seed} order {pool}") if pool else random.Random(seed)
     return order, random.Random(f"{seed} values {pool}")
 
@@ -102,8 +102,8 @@ class _Pool:
         self._starts = [0, *accumulate(grid.count for grid in grids)]
 
     def draw(self, count: int, rng: random.Random, values: random.Random, *, distinct: bool) -> list[Row]:
-        """Draw `count` combinations, each once; those of a smaller count are among them. If a combination has random
-        axes, it may be drawn again with other numbers after all others."""
+        """Draw `count` combinations, each once; a smaller count draws a part of them. A combination with random axes
+        may be drawn again, with other numbers, after all others."""
         taken = list(islice(self._fresh(rng, distinct=distinct), min(count, self._starts[-1])))
         while len(taken) < count and any(grid.random and grid.count for grid in self._grids):
             again = (index for index in shuffled(self._starts[-1], rng) if self._locate(index)[1].random)
@@ -113,7 +113,7 @@ class _Pool:
         return [row for _, row in sorted(drawn, key=lambda pair: pair[0])]
 
     def _fresh(self, rng: random.Random, *, distinct: bool) -> Iterator[int]:
-        """Yield all indices in random order; `distinct`: without those whose parameters an earlier one has."""
+        """Yield all indices in random order; `distinct`: skip combinations with the parameters of an earlier one."""
         seen: set[str] = set()
         for number in shuffled(self._starts[-1], rng):
             _, grid, index = self._locate(number)
@@ -152,7 +152,7 @@ def round_drawn(axis: Random, number: float) -> float:
 
 
 def shuffled(count: int, rng: random.Random) -> Iterator[int]:
-    """Yield 0 … count-1 in random order, drawn one by one: the memory is that of the drawn numbers."""
+    """Yield 0 … count-1 in random order, drawn one by one: memory is needed only for the drawn numbers."""
     moved: dict[int, int] = {}
     for taken in range(count):
         place = taken + int(rng.random() * (count - taken))
@@ -161,7 +161,7 @@ def shuffled(count: int, rng: random.Random) -> Iterator[int]:
 
 
 def _group_names(sweep: Sweep) -> list[tuple[str, ...]]:
-    """Return the groups in the order of their first axis. A single value fits all others: it is a group by itself."""
+    """Return the groups in the order of their first axis. An axis with a single value is a group by itself."""
     zipped: dict[str, tuple[str, ...]] = {}
     for names in sweep.zips:
         several = tuple(name for name in names if len(_choices(sweep, name).values) > 1)

@@ -27,9 +27,9 @@ _UNSAFE = re.compile(r"[^\w.+@-]")
 
 @dataclass(slots=True)
 class Draft:
-    """The draft of a RunSpec: everything but its name. `named` has the parameters as they were swept, before aliases
-    and defaults: names consist of these. Two drafts with the same id are the same run, listed twice in a file, and may
-    share a name; others never do."""
+    """The draft of a RunSpec: everything but its name. Names are built from `named`, the parameters as they were swept,
+    before aliases and defaults. Two drafts with the same id are the same run, listed twice in a file, and may share a
+    name; drafts with different ids never do."""
 
     sweep: int  # index into study.sweeps
     named: dict[str, Any]
@@ -87,7 +87,7 @@ def find_varying(drafts: Iterable[Draft]) -> list[str]:
 
 
 def _build_name(draft: Draft, varying: Sequence[str], *, repeated: bool) -> str:
-    """Name a run by the varying parameters; a run without any (a single combination, or it lacks them) by all."""
+    """Name a run by the varying parameters that it has; a run without varying parameters by all of its parameters."""
     named = draft.named
     chosen = [name for name in varying if name in named] or named
     parts = [f"{_show_safe(name)}={_show_value(named[name])}" for name in chosen]
@@ -96,7 +96,7 @@ def _build_name(draft: Draft, varying: Sequence[str], *, repeated: bool) -> str:
     if not parts:
         return _SINGLE_NAME
     base = ",".join(parts)
-    if base[0] in ".-+@":  # a hidden name, or one that looks like a flag
+    if base[0] in ".-+@":  # such a name would be hidden, or look like a flag
         base = f"_{base}"
     return f"{base[:-1]}_" if base.endswith(".") else base
 

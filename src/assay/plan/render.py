@@ -48,7 +48,7 @@ def render_command(
     flags: Callable[[study.Params], str] = lambda _params: "",
     needs_flags: bool = False,
 ) -> str:
-    """Return the text of one command. Raises ConfigError for a value that is invalid at its place. `flags` is the text
+    """Return the text of one command. Raises ConfigError for a value that is not valid there. `flags` is the text
     of `AllFlags`; `needs_flags` refuses `[name]` if name has no value."""
     parts: list[str] = []
     for piece in template.pieces:
@@ -109,7 +109,7 @@ def _render_flag(piece: study.Flag, params: study.Params, show: Show) -> str:
 
 
 def _render_list(values: list[study.Value], quote: study.Quote, show: Show) -> str:
-    """Return one word per element; inside quotes, one text with all of them."""
+    """Return one word per element; inside quotes, one text with all elements."""
     return " ".join(study.quote_inside(show(value), quote) for value in values)
 
 

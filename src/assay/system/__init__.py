@@ -1,1 +1,1 @@
-"""Interfaces to the operating system, each in one place. Imports nothing of ours but errors."""
+"""Interfaces to the operating system, each in one module. The package imports only `errors` from Assay."""

@@ -12,18 +12,18 @@ from collections.abc import Iterator, Mapping
 
 from assay.errors import InfrastructureError
 
-TYPE_CHECKING = False  # as in `typing`, which takes milliseconds to load
+TYPE_CHECKING = False  # `typing`, which has this name too, takes milliseconds to load
 if TYPE_CHECKING:
     import threading
-    from hashlib import blake2b as blake2b  # noqa: PLC0414 for others
+    from hashlib import blake2b as blake2b  # noqa: PLC0414 imported from here by other modules
     from typing import Any
 else:
     try:
-        from _blake2 import blake2b  # without OpenSSL, which hashlib also loads
+        from _blake2 import blake2b  # does not load OpenSSL, as hashlib does
     except ImportError:
         from hashlib import blake2b
 
-TEMPORARY_SUFFIX = ".tmp"  # of a file that is being written
+TEMPORARY_SUFFIX = ".tmp"  # the suffix of a file that is being written
 ENV_CACHE_DIR = "ASSAY_CACHE_DIR"
 _PIECE = 1 << 20
 _MAX_PIECES = 256  # a link to /dev/zero must not fill the memory
@@ -37,19 +37,19 @@ def write_new(path: str, content: str | bytes, mode: int = 0o666) -> None:
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
         data = content.encode("utf-8", "surrogateescape") if isinstance(content, str) else content
-        while data:  # a full disk accepts a part, and refuses the next one
+        while data:  # a full disk may accept a part of the data, and refuses the next part
             data = data[os.write(fd, data) :]
     except OSError as error:
-        error.filename = path  # the system does not set it
+        error.filename = path  # `os.write` does not set the name
         raise
     finally:
         os.close(fd)
 
 
 def write_atomic(path: str, content: str | bytes, mode: int = 0o666, repair: bool = False) -> None:
-    """Replace a file: readers see the old or the new content, never a part. `repair`, for our own files in a run
-    directory: rename a folder of that name, which is damage. Elsewhere it is a user's folder, and IsADirectoryError is
-    raised. A device or a pipe, as /dev/null, is written directly."""
+    """Replace a file: readers see the old or the new content, never a part. `repair`, for Assay's own files in a run
+    directory: rename a folder of that name, which is damage. Without `repair` a folder of that name is a user's, and
+    IsADirectoryError is raised. A device or a pipe, such as /dev/null, is written directly."""
     if not repair and is_special(path):
         with open(path, "wb") as file:
             file.write(content.encode("utf-8", "surrogateescape") if isinstance(content, str) else content)
@@ -68,8 +68,8 @@ def write_atomic(path: str, content: str | bytes, mode: int = 0o666, repair: boo
 @contextlib.contextmanager
 def replacing(path: str, suffix: str = TEMPORARY_SUFFIX) -> Iterator[str]:
     """Yield the name of a temporary file next to `path`, which replaces `path` when the block ends without an error.
-    The temporary file is removed in any case except a kill. A device or a pipe, as /dev/null, is written directly: to
-    replace a device would damage the machine."""
+    The temporary file is removed unless the process is killed. A device or a pipe, such as /dev/null, is written
+    directly: to replace a device would damage the machine."""
     if not is_special(path):
         with _temporary(path, suffix) as aside:
             yield aside
@@ -115,7 +115,7 @@ def publish(target: str, text: str) -> bool:
 
 
 def rename(source: str, target: str) -> None:
-    """Rename atomically: readers find the old name or the new. It replaces an existing file, or an empty folder."""
+    """Rename atomically: readers find the old name or the new. An existing file or an empty folder is replaced."""
     os.rename(source, target)
 
 
@@ -193,7 +193,7 @@ def read_text(path: str, errors: str = "surrogateescape") -> str:
 
 
 def try_text(path: str, errors: str = "surrogateescape") -> str:
-    """Read a small file; empty if it cannot be read."""
+    """Return the text of a small file; empty if the file cannot be read."""
     try:
         return read_text(path, errors)
     except OSError:
@@ -207,7 +207,7 @@ def is_inside(path: str, folder: str) -> bool:
 
 
 def require_folder(path: str) -> str:
-    """Return the path of a folder; raise OSError for another one."""
+    """Return `path`; raise OSError if it is not the path of a readable folder."""
     os.scandir(path).close()
     return path
 
@@ -233,14 +233,14 @@ def read_end(path: str, size: int) -> str:
 
 
 class Tail:
-    """Reads what was appended since `offset`. A file that became shorter or was replaced is read again from its start;
-    `restarts` counts this, and a caller that keeps a state with the offset must then forget it. A missing file is
-    empty, and so is a folder, a pipe or a link to itself."""
+    """Reads what was appended since `offset`. A file that became shorter or was replaced is read again from its start.
+    `restarts` counts how often that happened: a caller that keeps a state with the offset forgets the state when
+    `restarts` changes. A missing file reads as empty, and so does a folder, a pipe or a link to itself."""
 
     def __init__(self, path: str | os.PathLike[str], offset: int = 0) -> None:
         self.path = os.fspath(path)
         self.offset = offset
-        self.inode: int | None = None  # of the file in which `offset` is a position
+        self.inode: int | None = None  # the inode of the file to which `offset` refers
         self.restarts = 0
 
     def read(self, limit: int = 1 << 20) -> bytes:
@@ -276,7 +276,7 @@ class Tail:
 
 
 def append_line(path: str, fields: Mapping[str, Any]) -> None:
-    """Append a line and wait until it is on the disk. A torn last line is ended first, so that it damages no other."""
+    """Append a line and wait until it is on the disk. A torn last line is ended first: the new line stays readable."""
     import json
 
     start = b"" if read_end(path, 1) in ("", "\n") else b"\n"
@@ -326,7 +326,7 @@ _can_clone: dict[tuple[int, int], bool] = {}  # (device of the source, device of
 
 def copy_file(source: str, target: str, *, mode: int, mtime_ns: int) -> None:
     """Copy to a new, private file with these permissions, reduced by the umask. Blocks are shared if the file system
-    can do that. It is never a hard link: one run's edits would reach the others."""
+    can do that. The copy is never a hard link: the edits of one run would then reach the others."""
     reader = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
     try:
         writer = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
@@ -378,7 +378,7 @@ def _copy_bytes(reader: int, writer: int) -> None:
     except OSError as error:
         if error.errno not in _UNSUPPORTED:
             raise
-    while block := os.read(reader, _PIECE):  # the rest: everything, or nothing
+    while block := os.read(reader, _PIECE):  # reads the whole file if copy_file_range was refused, else nothing
         view = memoryview(block)
         while view:
             view = view[os.write(writer, view) :]
@@ -397,7 +397,7 @@ def cache_dir(env: Mapping[str, str]) -> str:
 
 
 def index_path(root: str | os.PathLike[str], env: Mapping[str, str]) -> str:
-    """Return the index of an output root: one file for all paths to the root. It is in the cache, since SQLite's WAL
-    does not work on network file systems."""
+    """Return the index of an output root: one file for all paths to the root. The index is in the cache, since
+    SQLite's WAL does not work on network file systems."""
     digest = blake2b(os.fsencode(os.path.realpath(root)), digest_size=16).hexdigest()
     return os.path.join(cache_dir(env), "index", f"{digest}.sqlite3")

@@ -16,7 +16,7 @@ _VARIABLES = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_O
 _SETTINGS = ("core.hooksPath=/dev/null", "advice.detachedHead=false")
 
 
-# Messages of git, curl and ssh if a server cannot be reached or is unavailable. Anything else is an answer.
+# Messages of git, curl and ssh if a server cannot be reached or is unavailable. Other messages are answers of a server.
 _UNREACHABLE = (
     r"(?i)could not resolve (host|proxy)|name or service not known|name resolution|unable to look up|unable to connect"
     r"|(failed to|couldn't|could not) connect|network is unreachable|no route to host|empty reply|recv failure"
@@ -24,7 +24,7 @@ _UNREACHABLE = (
     r"|returned error: (408|429|5\d\d)|certificate|\bssl|\btls|gnutls"
 )
 
-_QUOTED = r"'[^'\n]*'|\S+://\S+"  # addresses, which may contain any of these words
+_QUOTED = r"'[^'\n]*'|\S+://\S+"  # paths and addresses, which may contain any word of _UNREACHABLE
 
 
 class GitError(Exception):
@@ -33,7 +33,7 @@ class GitError(Exception):
     def __init__(self, message: str, is_unreachable: bool = False) -> None:
         super().__init__(message)
         self.message = message
-        self.is_unreachable = is_unreachable  # a server that may answer later, not something that does not exist
+        self.is_unreachable = is_unreachable  # whether the cause is a server that may answer later
 
 
 def is_unreachable(text: str) -> bool:
@@ -42,12 +42,12 @@ def is_unreachable(text: str) -> bool:
 
 
 def build_environment() -> dict[str, str]:
-    """Return our environment without variables that name another repository: a git hook may have called Assay."""
+    """Return the environment without variables that name another repository: a git hook may have called Assay."""
     return {name: value for name, value in os.environ.items() if name not in _VARIABLES}
 
 
 def find_git_root(folder: str) -> str | None:
-    """Return the nearest folder from here up that has a `.git`; None saves a call of git."""
+    """Return the nearest folder with a `.git`, from `folder` upwards; None outside repositories saves a call of git."""
     while not os.path.lexists(os.path.join(folder, ".git")):
         parent = os.path.dirname(folder)
         if parent == folder:
@@ -93,7 +93,7 @@ def find_reason(text: str) -> str:
 
 def read_git(folder: str, *arguments: str, limit: int = -1, timeout_s: float) -> tuple[bytes | None, str]:
     """Return the output of git, up to one byte more than `limit` (None if it fails, is missing or takes too long), and
-    its messages. It takes no lock in the user's repository."""
+    its messages. git takes no lock in the user's repository."""
     import subprocess
     import threading
 

@@ -1,4 +1,4 @@
-"""Send one POST to an untrusted server, which may be down, slow, of another kind, or not speak HTTP."""
+"""Send one POST to an untrusted server, which may be down or slow, or may not speak HTTP."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MOST_ANSWER = 1 << 24
 
 
 class NotHttpError(OSError):
-    """The server is of another kind: a second try would not help."""
+    """The server does not speak HTTP: a second try would not help."""
 
     def __init__(self, error: http.client.HTTPException) -> None:
         self.kind = type(error).__name__
@@ -28,7 +28,7 @@ class NotHttpError(OSError):
 
 
 class ProxyError(OSError):
-    """The environment names a proxy that we cannot use."""
+    """The environment names a proxy that Assay cannot use."""
 
     def __init__(self, host: str) -> None:
         super().__init__("the proxy of the environment is not an http:// address")
@@ -47,9 +47,9 @@ def is_web_address(url: str) -> bool:
 def post(
     url: str, body: bytes | IO[bytes], headers: Mapping[str, str], limit_s: float = TIMEOUT_S
 ) -> tuple[int, bytes]:
-    """Return the status and the answer, of a very long one only the beginning. Raise OSError and nothing else.
+    """Return the status and the answer, cut off after _MOST_ANSWER bytes. Every error is raised as an OSError.
     Redirections, which would send a token elsewhere, are not followed. `limit_s` covers everything from the name lookup
-    on, and grows with the size of the body; an endless answer does not prolong it."""
+    on, and grows with the size of the body; an endless answer does not extend the limit."""
     file = io.BytesIO(body) if isinstance(body, bytes) else body
     size = file.seek(0, os.SEEK_END)
     file.seek(0)
@@ -64,7 +64,7 @@ def post(
     thread.start()
     thread.join(limit_s)
     if not answers:
-        with suppress(OSError, AttributeError):  # not connected yet
+        with suppress(OSError, AttributeError):  # there may be no connection yet
             connection.sock.shutdown(socket.SHUT_RDWR)
         raise TimeoutError(f"no complete answer within {limit_s:.0f} s")
     if isinstance(answers[0], OSError):
@@ -84,7 +84,7 @@ def _ask(
         return error
     except http.client.HTTPException as error:
         return NotHttpError(error)
-    except Exception as error:  # noqa: BLE001 such as an invalid header; its text may contain the token
+    except Exception as error:  # noqa: BLE001 also for an invalid header; the error's text may contain the token
         return OSError(f"it cannot be asked: {type(error).__name__}")
     finally:
         connection.close()
@@ -117,7 +117,7 @@ def _build_basic(user: str, password: str | None) -> str:
 
 
 def find_proxy(scheme: str, host: str, port: int | None) -> str | None:
-    """Return the proxy that the environment sets for urllib, curl and pip; None for this machine itself."""
+    """Return the proxy that the environment sets, as urllib, curl and pip do; None without one and for this machine."""
     from urllib.request import getproxies, proxy_bypass
 
     with suppress(ValueError):

@@ -15,7 +15,7 @@ def build_getattr(module: str, homes: Mapping[str, str]) -> Callable[[str], obje
         if name not in home_of:
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
         value = getattr(import_module(home_of[name]), name)
-        setattr(sys.modules[module], name, value)  # later uses find it in the module
+        setattr(sys.modules[module], name, value)  # later uses find the value in the module
         return value
 
     return get

@@ -17,7 +17,7 @@ LOCK_FILE = "lock"
 POLL_S = 0.2
 _TAKEN = (errno.EWOULDBLOCK, errno.EACCES)
 _READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOENT, errno.ENOSPC, errno.EDQUOT)
-_FLOCK = "hhqqi0q"  # struct flock: type, whence, start, length, pid; padded like the compiler's
+_FLOCK = "hhqqi0q"  # the fields of struct flock: type, whence, start, length, pid; padded as by a C compiler
 
 
 def try_lock(fd: int, *, shared: bool = False) -> bool:
@@ -61,14 +61,14 @@ def is_named(fd: int, path: str) -> bool:
 @contextlib.contextmanager
 def hold_file(path: str, on_taken: Callable[[int], None], *, required: bool = True) -> Iterator[int]:
     """Hold the lock of a file that exists only while a process holds it; yield its descriptor. If another process holds
-    it, `on_taken` is called once with a readable descriptor: it raises, or this call waits. Without `required`, no lock
-    is taken on a file system without locks."""
+    it, `on_taken` is called once with a readable descriptor; unless it raises an error, this call waits. Without
+    `required`, no lock is taken on a file system without locks."""
     fd = _take(path, on_taken, required)
     try:
         yield fd
     finally:
         with contextlib.suppress(OSError):
-            os.unlink(path)  # while it is still ours
+            os.unlink(path)  # removed before the lock is released
         os.close(fd)
 
 
@@ -85,7 +85,7 @@ def _take(path: str, on_taken: Callable[[int], None], required: bool) -> int:
             if not is_ours:
                 on_taken(fd)
                 fcntl.flock(fd, fcntl.LOCK_EX)
-            if is_named(fd, path):  # otherwise its holder has just removed it
+            if is_named(fd, path):  # otherwise the previous holder has just removed the file
                 return fd
         except BaseException:
             os.close(fd)
@@ -95,10 +95,10 @@ def _take(path: str, on_taken: Callable[[int], None], required: bool) -> int:
 
 @contextlib.contextmanager
 def locked(path: str, *, create: bool = False) -> Iterator[None]:
-    """Let one process after another write, each only for a moment. `path` is a folder or a file."""
+    """Hold the lock of `path`, a folder or a file, for a short write, so that processes write one after another."""
     fd = os.open(path, (os.O_RDWR | os.O_CREAT if create else os.O_RDONLY) | os.O_CLOEXEC, 0o600)
     try:
-        with contextlib.suppress(OSError):  # without locks the write is still atomic
+        with contextlib.suppress(OSError):  # on a file system without locks the write is still atomic
             fcntl.flock(fd, fcntl.LOCK_EX)
         yield
     finally:
@@ -109,10 +109,10 @@ def locked(path: str, *, create: bool = False) -> Iterator[None]:
 def hold(
     folder: str, taken: AssayError | None, wait: Callable[[], None] | None = None, name: str = LOCK_FILE
 ) -> Iterator[None]:
-    """Hold a folder for this process alone; if another holds it, raise `taken`, or call `wait` once and wait for it."""
+    """Lock a folder for this process; if another process holds the lock, call `wait` and wait, or raise `taken`."""
     try:
         os.makedirs(folder, exist_ok=True)
-        file = open(os.path.join(folder, name), "a", encoding="utf-8")  # noqa: SIM115 held until the end
+        file = open(os.path.join(folder, name), "a", encoding="utf-8")  # noqa: SIM115 closed at the end
     except OSError as error:
         raise UsageError(f"{folder} cannot be made: {error.strerror}", "choose another folder: --root DIR") from None
     with file:
@@ -131,10 +131,10 @@ class RangeLocks:
 
     The lock of a name is one byte of the file, at an offset computed from the name. Any number of locks needs only one
     descriptor and no disk space (a full disk stops no reader), nothing must be cleaned up, and locks are released when
-    their process has ended, also after kill -9. They belong to an open file description (OFD), not to a process:
+    their process has ended, also after kill -9. The locks belong to an open file description (OFD), not to a process:
     threads exclude one another, and closing another descriptor of the file releases nothing.
 
-    Without write access only shared locks are possible; without the file, none: no process could write there either.
+    Without write access only shared locks are possible. If the file cannot be created, no lock is taken or needed.
     """
 
     def __init__(self, path: str) -> None:
@@ -164,7 +164,7 @@ class RangeLocks:
             os.close(fd)
 
     def hold(self, name: str) -> None:
-        """Take a shared lock, until `release` is called as often, or `close`."""
+        """Take a shared lock, and keep it until `release` has been called as often as `hold`, or until `close`."""
         with self._guard:
             self._leave_parent()
             if self._fd is None:
@@ -189,7 +189,7 @@ class RangeLocks:
             return False
         try:
             answer = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, _pack(fcntl.F_WRLCK, name))
-            return bool(int.from_bytes(answer[:2], sys.byteorder) != fcntl.F_UNLCK)  # l_type comes first
+            return bool(int.from_bytes(answer[:2], sys.byteorder) != fcntl.F_UNLCK)  # l_type is the first field
         finally:
             os.close(fd)
 
@@ -214,7 +214,7 @@ def _open_to_read(path: str) -> int | None:
     except OSError as error:
         if error.errno not in _READ_ONLY:
             raise
-    with contextlib.suppress(OSError):  # the file exists, in a folder that cannot be written
+    with contextlib.suppress(OSError):  # the file may exist in a folder that cannot be written
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     return None
 

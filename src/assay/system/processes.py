@@ -1,6 +1,6 @@
-"""Processes of this host, by /proc: their state, whether they are the same as before, how to start and end them.
+"""Processes of this host, read from /proc: their state, their identity, and how to start and end them.
 
-Unreadable values (the process has ended, or is of another user) are empty, zero or None, and raise nothing.
+Unreadable values (the process has ended, or is of another user) are empty, zero or None, and raise no error.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import signal
 import time
 from functools import cache
 
-TYPE_CHECKING = False  # as in `typing`, which takes milliseconds to load
+TYPE_CHECKING = False  # `typing`, which has this name too, takes milliseconds to load
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from typing import Any
 
-    Pid = int | str  # also "self"
+    Pid = int | str  # a number or "self"
 
 PROC = "/proc"
 
@@ -25,8 +25,8 @@ _EXEC_TRIES = 5
 _EXEC_S = 0.0005
 _POLL_S = 0.01
 _KILL_S = 10.0
-_FREE_FDS = 64  # sources are moved above every target, so that no dup2 overwrites a source that is still needed
-# Python ignores these; a job must get their defaults, as in a shell
+_FREE_FDS = 64  # source descriptors are moved above every target, so that no dup2 overwrites a source that is needed
+# signals that Python ignores or handles; a job must get their default actions, as in a shell
 _DEFAULT_SIGNALS = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -133,8 +133,8 @@ def list_pids() -> list[int]:
 
 def load_environ(pid: Pid) -> list[bytes]:
     """Return the environment with which a process was started, as NAME=VALUE. During exec a process has its new image
-    but no environment yet, so an empty one is read again. Kernel threads have no image; a process that was really
-    started without an environment costs these few tries."""
+    but no environment yet, so an empty environment is read again, a few times. Kernel threads, which have no image, are
+    read once."""
     for number in range(_EXEC_TRIES):
         environ = _read(f"{pid}/environ")
         if environ or not _read_link(f"{pid}/exe"):
@@ -215,7 +215,7 @@ def find_since(pid: Pid) -> float | None:
 
 
 def name_descriptor(fd: int) -> str:
-    """Return a path that opens the file of one of our descriptors again, with its own offset."""
+    """Return a path that opens the file of a descriptor of this process again, with a separate offset."""
     return f"/proc/self/fd/{fd}"
 
 
@@ -257,15 +257,15 @@ os.register_at_fork(after_in_child=own_start.cache_clear)
 
 
 def load_children(pid: int) -> list[int]:
-    """Return the children that the process's first thread started. Reading all processes finds the others, and all of
-    them if the kernel does not have this file."""
+    """Return the children that the process's first thread started; nothing if the kernel does not have the file
+    `children`. Children of other threads are found by reading all processes."""
     return [int(child) for child in _read(f"{pid}/task/{pid}/children").split()]
 
 
 def load_thread_children(pid: int) -> list[int]:
-    """Return the children that any thread of the process started: exact, but slower. The children of an ended thread
-    become those of another thread, whose list may have been read already: then all lists are read again, at most ten
-    times."""
+    """Return the children that any thread of the process started: exact, but slower. If a thread has ended while the
+    lists were read, all lists are read again, at most ten times: the children of an ended thread become those of
+    another thread, whose list may have been read already."""
     found: set[int] = set()
     threads = _list_threads(pid)
     for _ in range(10):
@@ -330,7 +330,7 @@ def measure_memory(pids: Iterable[int]) -> int:
 def spawn_session(
     argv: list[str], env: Mapping[str, str] | Mapping[bytes, bytes], log: str, inherit: Sequence[tuple[int, int]] = ()
 ) -> int:
-    """Start argv[0] in a new session with output in `log`; return its pid. `inherit`: (our descriptor, its number)."""
+    """Start argv[0] in a new session with output in `log`; return its pid. `inherit`: (descriptor, child's number)."""
     import fcntl
 
     moved = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _FREE_FDS) for fd, _ in inherit]
@@ -370,12 +370,12 @@ def end_descendants(root: int) -> bool:
 
 def adopt_orphans() -> bool:
     """Become the parent of all orphans below this process, also in sessions of their own ("subreaper"). Return False if
-    the kernel or the C library cannot do that."""
+    the kernel or the C library does not support subreapers."""
     return _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def die_with_parent(parent: int) -> None:
-    """Have this process killed when its parent ends. `parent`: its pid, in case it has already ended."""
+    """Have this process killed when its parent ends. `parent`: the parent's pid; the parent may already be gone."""
     if not _prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL)):
         raise OSError("prctl(PR_SET_PDEATHSIG) failed")
     if os.getppid() != parent:
@@ -397,9 +397,9 @@ def _prctl(option: int, value: int) -> bool:
 
 
 def write_status_at_exit(path: str) -> None:
-    """Write the exit status of this process into the first two bytes of a file when it calls exit(3). Python does not
-    report its exit status. The C library has it and writes it by a C function, as the interpreter is gone by then. A
-    signal or `os._exit` writes nothing; of C libraries only glibc can do this."""
+    """Write the exit status of this process into the first two bytes of a file when it calls exit(3). glibc writes the
+    status, by a C function that runs after the interpreter is gone; Python does not report its own exit status. A
+    signal or `os._exit` writes nothing, and neither does a C library other than glibc."""
     try:
         import ctypes
 
@@ -418,9 +418,9 @@ _LEAST_FORKED = 200
 
 
 def map_in_two(function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
-    """Return the function's results in order. A forked child computes the second half if there are many items, a CPU
-    for it and no threads; results that it cannot transfer are computed here. The function must only read and return
-    values of `marshal`."""
+    """Return the function's results in order. A forked child computes the second half if there are many items, two CPUs
+    and no other threads; results that the child cannot transfer are computed by this process. The function must have
+    no side effects and return values that `marshal` supports."""
     import marshal
     import threading
 
@@ -438,13 +438,13 @@ def map_in_two(function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any
         with contextlib.suppress(BaseException), os.fdopen(target, "wb") as file:
             os.close(source)
             file.write(marshal.dumps(list(map(function, items[half:]))))
-        os._exit(0)  # without cleanup of what the parent has open
+        os._exit(0)  # exit without cleanup of what the parent has open
     os.close(target)
     try:
         with os.fdopen(source, "rb") as file:
             first = list(map(function, items[:half]))
             try:
-                rest = marshal.loads(file.read())  # noqa: S302 our own child wrote it
+                rest = marshal.loads(file.read())  # noqa: S302 a child of this process wrote the data
             except (EOFError, ValueError, TypeError):
                 rest = list(map(function, items[half:]))
     except BaseException:
@@ -465,17 +465,17 @@ def load_cpu_ticks(table: str | None = None) -> tuple[int, int]:
         fields = [int(word) for word in file.readline().split()[1:9]]
     if len(fields) < 5:
         raise ValueError("the CPU line is too short")
-    return sum(fields) - sum(fields[3:5]), sum(fields)  # without idle time and waiting for a disk
+    return sum(fields) - sum(fields[3:5]), sum(fields)  # fields 3 and 4 are idle time and waiting for a disk
 
 
 def load_oom_kills() -> int | None:
-    """Return how often the kernel has killed for lack of memory since boot; None if it does not report that."""
+    """Return how many processes the kernel has killed for lack of memory since boot; None if it does not count them."""
     found = [line.split()[1] for line in _read("vmstat").splitlines() if line.startswith(b"oom_kill ")]
     return int(found[0]) if found else None
 
 
 def load_cpu_fields() -> dict[str, str]:
-    """Return the fields of the first CPU. Only the file's start is read: the kernel asks every core for the rest."""
+    """Return the first CPU's fields. Only the start of the file is read: for the rest the kernel asks every core."""
     text = b""
     with contextlib.suppress(OSError), open("/proc/cpuinfo", "rb", buffering=0) as file:
         while b"\n\n" not in text and (part := file.read(4096)):
@@ -520,14 +520,14 @@ BASH_TELL_PROGRAMS = r"""_tell() {  # the signal $2 to all programs below the pr
   done
 }
 """
-# bash's own HOSTNAME is inherited if it is exported: then it is the host that submitted the job
+# HOSTNAME is not used: if it is exported, a job inherits the name of the host that submitted the job
 BASH_READ_IDENTITY = """\
   read -r -a stat 2>/dev/null < /proc/$$/stat; read -r boot 2>/dev/null < /proc/sys/kernel/random/boot_id
   read -r host 2>/dev/null < /proc/sys/kernel/hostname
 """
 
-# Arguments: a session, a folder. At the end of its input it kills what is left of the session, except its leader, and
-# removes the folder.
+# A script with two arguments, a session and a folder. At the end of its input the script kills what is left of the
+# session, except its leader, and removes the folder.
 BASH_KEEP_SESSION = r"""
 trap '' TERM INT HUP
 session=$0 folder=$1

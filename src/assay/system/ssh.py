@@ -20,7 +20,7 @@ class Address:
     key: str = ""
     connect_s: float = 10.0
     options: tuple[str, ...] = ()  # more words for ssh
-    root: str = "/tmp"  # noqa: S108 - on the host; folders in it have random names and are only ours
+    root: str = "/tmp"  # noqa: S108 - a folder of the host; new folders in it have random names and are private
     noun: str = "board"  # the word for such a host in messages
     key_hint: str = 'name a key that it knows: key = "~/.ssh/…"'
 

@@ -35,7 +35,7 @@ STATE_COLORS: Mapping[str, str] = {
 
 
 def is_terminal(stream: TextIO) -> bool:
-    """Whether a stream is a terminal; closed streams and stand-ins are not."""
+    """Whether a stream is a terminal; a closed stream and an object without `isatty` are not."""
     try:
         return stream.isatty()
     except (AttributeError, ValueError):

@@ -12,7 +12,7 @@ class GitState:
     commit: str
     branch: str | None
     dirty: bool
-    diff: str = ""  # of tracked files against the commit
+    diff: str = ""  # the diff of tracked files against the commit
     untracked: tuple[str, ...] = ()  # names only
 
 
@@ -38,7 +38,7 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """The provenance of a run. `fingerprint` changes when results measured here are no longer comparable."""
+    """The provenance of a run. Results that were measured with different values of `fingerprint` are not comparable."""
 
     host: str
     user: str
@@ -54,4 +54,4 @@ class Environment:
     command_line: tuple[str, ...] = ()
     fingerprint: str = ""
     job_python: str | None = None  # the `python` on PATH, if it is not the one that runs Assay
-    job_packages: Mapping[str, str] = field(default_factory=dict)  # of `job_python`
+    job_packages: Mapping[str, str] = field(default_factory=dict)  # the packages of `job_python`

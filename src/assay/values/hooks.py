@@ -1,4 +1,4 @@
-"""A plug-in as a value: its offers for each hook."""
+"""A plug-in as a value: what it offers for each hook."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Folder:
 
 @dataclass(frozen=True, slots=True)
 class Plugin:
-    """Each field after `needs` is a hook; `docs/reference/plug-ins.md` has their signatures."""
+    """A plug-in. Each field after `needs` is a hook; `docs/reference/plug-ins.md` has their signatures."""
 
     name: str
     needs: tuple[str, ...] = ()  # plug-ins that this one requires: without them it is left out
@@ -68,13 +68,13 @@ class PluginProblem:
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """The tool that a study file is written for. The defaults suit files of ours. A text `module:name` is loaded when
-    it is needed; if it is empty, the core's own function is used."""
+    """The tool that a study file is written for. The defaults suit native files. A text `module:name` is loaded when it
+    is needed; if the text is empty, the core's own function is used."""
 
     name: str  # stored in run.json
-    is_ours: bool = False  # the file has keys that only our studies have: metrics, env, resume
-    keys: frozenset[str] = frozenset()  # a file with one of these keys is of this dialect,
-    weak_keys: frozenset[str] = frozenset()  # or with one of these and no `command` of ours
+    is_ours: bool = False  # the file has keys that only native studies have: metrics, env, resume
+    keys: frozenset[str] = frozenset()  # a file with one of these keys is of this dialect
+    weak_keys: frozenset[str] = frozenset()  # keys that show this dialect in a file without `command`
     how_to: str = ""  # a minimal file
     parser: str = ""  # (documents, path, LoadOptions) -> Study
     planner: str = ""  # a class like assay.plan.expand.Planner

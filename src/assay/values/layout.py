@@ -1,20 +1,20 @@
 """The names of the files of a study and of a run: the only module that defines them.
 
 <root>/<study>/                 a study
-    .assay/                     ours: sets of runs, code snapshots, temporary run directories, supervisors, --force
+    .assay/                     sets of runs, code snapshots, temporary run directories, supervisors, state of --force
     <run>/                      a run, complete as soon as it has this name
-        run.json                what it is (immutable)
-        job.sh                  how it runs (relative to itself); job.N.sh is the one of attempt N, if a later attempt
-                                has other variables
-        environment.json        where it came from
+        run.json                the definition of the run (immutable)
+        job.sh                  the run's commands, with paths relative to the file; job.N.sh is the job.sh of attempt N
+                                if a later attempt has other variables
+        environment.json        the machine and the sources of the run
         secrets.sh              secret values, only for job.sh (0600); only if the run has some
-        code/                   its copy of the code; code.N/ is the one of attempt N, if a later attempt has newer code
+        code/                   the run's copy of the code; code.N/: of attempt N, if a later attempt has newer code
         job.log                 messages of job.sh itself
         <command>.log           a command's output; <command>.2.log in the second attempt
         <command>.exit.<code>   a command's exit code, in the name; <command>.2.exit.<code>
-        <command>.timeout       the exit came from the time limit
-        lease.N  stop.N  token.N  outcome.N      attempt N: its process, why it was stopped, that it began, how it ended
-        warned.N                farms: attempt N of a run with `resume:` was warned of its time limit, or ended by it
+        <command>.timeout       marks a command that was ended by its time limit
+        lease.N  stop.N  token.N  outcome.N      of attempt N: its process, why it was stopped, its beginning, its end
+        warned.N                farms: the time limit of attempt N of a run with `resume:` is near or has ended it
         end.N                   farms: job.sh of attempt N has ended, on any host. For a run that a script opened: the
                                 exit status of the script, one byte, twice
         metrics/<process>.jsonl series written by the script, one file per process
@@ -47,11 +47,11 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from pathlib import Path
 
-FORMAT_VERSION = 1  # of run.json, which `assay.log` also writes
+FORMAT_VERSION = 1  # the version of run.json, which `assay.log` also writes
 
 RUN_FILE = "run.json"
 JOB_FILE = "job.sh"
-PLOT_MARK = "Drawn by assay plot"  # in the metadata of a picture, which then is not code
+PLOT_MARK = "Drawn by assay plot"  # in the metadata of a picture that is not code
 JOB_LOG = "job.log"
 SECRETS_FILE = "secrets.sh"
 ENVIRONMENT_FILE = "environment.json"
@@ -67,8 +67,8 @@ STUDY_META_DIR = ".assay"
 SLURM_DIR = "slurm"  # inside .assay: the job arrays of Slurm
 CODES_FILE = "codes.json"  # inside .assay: run id -> hash of the code it was planned with
 PLAN_FILE = "plan.json"  # inside .assay: the runs of the last call, until all have a directory and have ended
-PLAN_PREFIX = "plan-"  # of a call with overrides: one file for each set of them
-PASS_PREFIX = "pass-"  # inside .assay: name -> last attempt before a --force, until it is complete
+PLAN_PREFIX = "plan-"  # plans of calls with overrides: a file for each set of overrides
+PASS_PREFIX = "pass-"  # inside .assay: name -> last attempt before a --force, until the --force is complete
 SEARCH_FILE = "search.json"  # inside .assay: the search that the trials belong to
 TRIAL_PREFIX = "trial-"  # followed by the number: the run of a search
 VERDICTS_FILE = "verdicts.jsonl"  # inside .assay: verdicts, a line for each call
@@ -84,7 +84,7 @@ SUPERVISOR_PREFIX = "supervisor."  # inside .assay: one file for each running su
 NEXT_CODE_PREFIX = "code.next-"  # followed by the snapshot's hash: it replaces code/ before the next attempt
 ADHOC_STUDY = "adhoc"
 SCRIPT = "script"  # the name in markers for the only command of a run that a script opened
-NOT_ENDED = "?!"  # the content of its end.1 until the script ends: then the exit status, twice
+NOT_ENDED = "?!"  # the content of a script's end.1 until the script ends, which writes its exit status, twice
 DEFAULT_ROOT = "runs"
 
 # files of runs that other tools made
@@ -94,11 +94,11 @@ LOGX_METRICS_FILE = "metrics.csv"
 LOGX_LOG_FILE = "logging.log"
 PARAM_FILE = "param"
 STAT_FILE = "stat"
-FOREIGN_MARKS = (HPARAMS_FILE, LOGX_METRICS_FILE, PARAM_FILE)  # a directory with one of them is a run
-# settings of another tool with its output roots: its plug-in is only asked if one of these exists
+FOREIGN_MARKS = (HPARAMS_FILE, LOGX_METRICS_FILE, PARAM_FILE)  # a directory with one of these files is a run
+# settings files of another tool with its output roots: the tool's plug-in is only used if one of these files exists
 FOREIGN_SETTINGS = (".runx", "~/.config/runx.yml")
 
-# the environment of a job
+# variables in the environment of a job
 ENV_RUN_DIR = "ASSAY_RUN_DIR"
 ENV_RUN_NAME = "ASSAY_RUN_NAME"
 ENV_RUN_ID = "ASSAY_RUN_ID"
@@ -120,7 +120,7 @@ CHECKPOINT_REFERENCE = "${ASSAY_CHECKPOINT}"  # in a template of job.sh: replace
 _META_NAMES = frozenset(
     (
         *(CODES_FILE, CODE_STORE_DIR, FILES_DIR, PRESENCE_FILE, SEARCH_FILE, VERDICTS_FILE, TAGS_FILE),
-        *("triage.jsonl", "golden"),  # of products
+        *("triage.jsonl", "golden"),  # files of plug-ins
     )
 )
 _META_PREFIXES = (SUPERVISOR_PREFIX, TEMPORARY_PREFIX, PULL_PREFIX, PASS_PREFIX, "set.", "environment-", "request-")
@@ -136,7 +136,7 @@ _SUBMIT_EXIT = re.compile(r"submit\.exit\.(?P<attempt>\d{1,9})\.(?P<code>\d+)")
 
 
 def is_meta_name(name: str) -> bool:
-    """Whether a name inside `.assay` is ours, by which a study's folder is recognised."""
+    """Whether a name inside `.assay` is one that Assay uses, by which a study's folder is recognised."""
     return name in _META_NAMES or name.startswith(_META_PREFIXES)
 
 
@@ -160,7 +160,7 @@ def parse_trial_name(name: str) -> int | None:
 
 
 def kept_job_name(attempt: int) -> str:
-    """Return the name that the job.sh of an attempt gets when a later attempt has another."""
+    """Return the name that the job.sh of an attempt gets when a later attempt has another job.sh."""
     return f"job.{attempt}.sh"
 
 
@@ -182,7 +182,7 @@ def parse_supervisor(name: str) -> tuple[str, int, int] | None:
     return (match["host"], int(match["pid"]), int(match["start"])) if match else None
 
 
-# the number is last in these names: a command may be called "submit", and its files must not be taken for ours
+# The number is last in the names of a submission's files, which must differ from those of a command called "submit".
 
 
 def submit_log_name(attempt: int) -> str:
@@ -214,7 +214,7 @@ def log_name(template: str, command: str, attempt: int, time: str) -> str:
 
 
 def fill_log_name(template: str, command: str, suffix: str, time: str) -> str:
-    """Fill in only these names, nothing else of a format string: run.json may come from elsewhere."""
+    """Fill in `{command}`, `{suffix}` and `{time}`, and nothing else: run.json may come from elsewhere."""
     given = {"command": command, "suffix": suffix, "time": time}
     return _LOG_FIELD.sub(lambda match: given[match[1]], template)
 
@@ -281,13 +281,13 @@ def split_series(names: Iterable[str], continued: Iterable[int] = ()) -> tuple[l
 
 
 def parse_series_name(name: str) -> tuple[int, int]:
-    """Return attempt and rank: `a2-r0-host-4711-1.jsonl` → (2, 0). Files with other names are of the first attempt."""
+    """Return attempt and rank: `a2-r0-host-4711-1.jsonl` → (2, 0). Other names count as attempt 1."""
     match = _SERIES_FILE.match(name)
     return (int(match[1]), int(match[2])) if match else (1, 0)
 
 
 def is_series_file(name: str) -> bool:
-    """Whether a name is that of a process's series."""
+    """Whether a name is the name of a process's series."""
     return name.endswith(".jsonl") and _SERIES_FILE.match(name) is not None
 
 

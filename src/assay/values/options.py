@@ -21,7 +21,7 @@ Parse = Callable[[Any, str], Any]
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """The declaration of a field. Without names it is an argument, known by its position."""
+    """The declaration of a request's field. A field without names is an argument, known by its position."""
 
     names: tuple[str, ...]
     help: str
@@ -99,16 +99,16 @@ class Request:
 
     @property
     def extras(self) -> dict[str, Any]:
-        """The given options of plug-ins."""
+        """The options of plug-ins that differ from their defaults."""
         values = {name: getattr(self, name) for name in self.EXTRAS}
         return {name: value for name, value in values.items() if value != self.OPTIONS[name].default}
 
     def render_words(self, fields: Iterable[str]) -> list[str]:
-        """Render those of these options that are given as words of a command line."""
+        """Render the options among `fields` that have a value as words of a command line."""
         words: list[str] = []
         for name in fields:
             declared, value = self.OPTIONS[name], getattr(self, name)
-            for each in value if type(value) is tuple else (value,):  # an instance of another class is one value
+            for each in value if type(value) is tuple else (value,):  # a NamedTuple is one value
                 if each is not None:
                     words += [declared.names[0], str(each)]
         return words
@@ -138,7 +138,7 @@ class Request:
 
 
 def find_option_mistake(known: type[Request], further: Any) -> str:
-    """Return why a command cannot also have these options; empty if it can. It keeps its own option of a field."""
+    """Return why a command cannot also have these options; empty if it can. The command's option of a field is kept."""
     if not (isinstance(further, type) and issubclass(further, Request)):
         return f"{further!r} is not a subclass of assay.values.options.Request"
     flags = {"-h", "--help", *(flag for each in known.OPTIONS.values() for flag in each.names)}
@@ -161,8 +161,8 @@ class Group:
     """Commands under one word. `commands`: name → (`module:handler`, description); handlers are loaded when called.
 
     A handler is a function `(request, console) -> exit code`, and the type of its first argument is the request; or a
-    function `(words) -> exit code`. Its docstring is the help text. A third text of a command is its heading in the
-    help. `sections`: the first headings.
+    function `(words) -> exit code`. The help text is the handler's docstring. A third text of a command is the heading
+    of its section in the help. `sections`: the headings that come first.
     """
 
     help: str
@@ -203,9 +203,9 @@ def where_option(text: str = "Only the runs that match, as in 'lr<0.1 and best(l
 def _parse_where(texts: tuple[str, ...], _flag: str) -> Any:
     if not texts:
         return None
-    from assay.values.where import parse_where  # most calls have no --where
+    from assay.values.where import parse_where  # imported here, since most commands have no --where
 
-    found = [parse_where(text) for text in texts]  # each is parsed alone, so that an error shows its own text
+    found = [parse_where(text) for text in texts]  # each text is parsed alone: an error shows only the wrong one
     return found[0] if len(found) == 1 else parse_where(" and ".join(f"({text})" for text in texts))
 
 
@@ -231,6 +231,6 @@ def farm_option(*names: str) -> Any:
 
 
 def split_commas(value: Any, _flag: str) -> tuple[str, ...]:
-    """Split `A,B`, or several of such texts."""
+    """Split `A,B`, or each of several such texts."""
     texts = (value,) if isinstance(value, str) else value
     return tuple(part for text in texts for part in text.split(","))

@@ -48,8 +48,8 @@ def parse_plain(kind: type[T], content: Any) -> T:
 
 
 def parse_strict(kind: type[T], content: Any, *, finite: bool = True) -> T:
-    """`parse_plain` a file that may be damaged: numbers must be within the limits of SQLite and the C library, and
-    finite unless the file has measured values; literals must be valid."""
+    """Parse a file that may be damaged: numbers must be within the limits of SQLite and the C library, and finite
+    unless the file has measured values; literals must be valid."""
     parsed: T = _build_parser(typing.cast("Any", kind), "finite" if finite else "measured")(content)
     return parsed
 
@@ -102,7 +102,7 @@ def _keep(content: Any) -> Any:
 
 def _build_dataclass_parser(kind: Any, numbers: Numbers) -> Parse:
     names = tuple(each.name for each in fields(kind) if each.init)
-    parsers: dict[str, Parse] = {}  # filled by the first call: a class may contain others of its own kind
+    parsers: dict[str, Parse] = {}  # filled by the first call, since a class may contain instances of itself
 
     def parse(content: Any) -> Any:
         if not parsers:
@@ -120,7 +120,7 @@ def _build_dataclass_parser(kind: Any, numbers: Numbers) -> Parse:
 
 
 def _find_misfit(parsers: Mapping[str, Parse], given: Any) -> WrongTypeError | None:
-    """Find the field with a wrong value; None if a field is missing, or this is not a mapping."""
+    """Find the field with a wrong value; None if a field is missing, or `given` is not a mapping."""
     for name, value in given.items() if isinstance(given, Mapping) else ():
         try:
             parsers.get(name, _keep)(value)
@@ -215,7 +215,7 @@ def render_value(value: Any) -> str:
 
 
 def render_date(seconds: float, form: str, zone: tzinfo | None = None) -> str:
-    """Render a time by strftime, also an invalid time of a file. Without a zone: local time."""
+    """Render a time by strftime, in local time without a `zone`; NO_DATE for an impossible time."""
     try:
         return datetime.fromtimestamp(seconds, zone).strftime(form)
     except (OverflowError, ValueError, OSError):

@@ -9,7 +9,7 @@ from typing import Any
 from assay.values.hooks import NATIVE, Dialect, Folder, Part, Plugin, Program
 from assay.values.options import Group, find_request, reads_words
 
-# Words of the core: a plug-in that names one of them is left out.
+# Words of the core: a plug-in that uses one of these words is left out.
 CORE_WORDS: Mapping[str, frozenset[str]] = {
     hook: frozenset(words.split())
     for hook, words in {
@@ -61,7 +61,7 @@ def _is_word(word: Any, hook: str) -> bool:
 
 
 def list_names(plugin: Plugin) -> Iterator[tuple[str, str]]:
-    """Yield the texts `module:name` of a plug-in with their hooks; the plug-in that serves pages checks theirs."""
+    """Yield the texts `module:name` of a plug-in with their hooks; `pages.find_problems` checks texts in pages."""
     for hook in _TEXTS:
         yield from ((hook, text) for text in getattr(plugin, hook).values())
     yield from (("commands", value[0]) for value in plugin.commands.values())

@@ -1,4 +1,4 @@
-"""Read and write protobuf's wire format without its library: enough for the files of other programs."""
+"""Read and write protobuf's wire format, as far as files of other programs need it, without protobuf's library."""
 
 from __future__ import annotations
 

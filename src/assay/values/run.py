@@ -9,7 +9,7 @@ from typing import Literal
 
 from assay.system.fast_dataclasses import NamedTuple, dataclass, field
 from assay.system.files import blake2b
-from assay.values.state import State as State  # noqa: PLC0414 imported from here
+from assay.values.state import State as State  # noqa: PLC0414 imported from here by other modules
 from assay.values.study import CodePolicy, MetricFile, Params, Pattern, Problem, Resources, Study, Value
 
 LogStream = Literal["both", "stdout", "stderr"]
@@ -30,7 +30,7 @@ class Private:
 
     commands: Mapping[str, str] = field(default_factory=dict)  # name -> text, for commands with a secret
     env: Mapping[str, str] = field(default_factory=dict)
-    values: tuple[str, ...] = ()  # of parameters and variables, to be searched in other texts
+    values: tuple[str, ...] = ()  # secrets of parameters and variables, to be searched in other texts
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +46,13 @@ class Beginning:
     """The checkpoint with which an attempt of a run with `resume:` begins."""
 
     files: tuple[str, ...]
-    checkpoint: str = ""  # relative to the run directory; empty: it starts over
-    newest_ns: int = 0  # when the newest checkpoint that existed then was written; 0: there was none
+    checkpoint: str = ""  # relative to the run directory; empty: the attempt starts over
+    newest_ns: int = 0  # when the newest checkpoint at that time was written; 0: there was none
 
 
 @dataclass(frozen=True, slots=True)
 class RunSpec:
-    """The definition of a run. The id is a hash of commands, params and ordinal: of the results, not of how it runs."""
+    """The definition of a run. The id is a hash of what decides the results: commands, params and ordinal."""
 
     id: str
     name: str  # the directory's name inside the study
@@ -60,7 +60,7 @@ class RunSpec:
     commands: tuple[Command, ...]
     ordinal: int = 0  # counts repeats of the same spec
     title: str | None = None
-    tag: str | None = None  # the beginning of its name, if the file or the call sets it
+    tag: str | None = None  # the beginning of the run's name, if the file or the command line sets it
     resources: Resources = Resources()
     patterns: tuple[Pattern | MetricFile, ...] = ()
     timeout_s: float | None = None
@@ -70,8 +70,8 @@ class RunSpec:
     pythonpath: str | None = None
     code: CodePolicy = CodePolicy()
     farm_resources: tuple[tuple[str, object], ...] = ()  # resources of the farm for the run
-    log_name: str = "{command}{suffix}.log"  # or with {time}, if the dialect has it
-    log_stream: LogStream = "both"  # the streams in that log; another stream goes to `other_log_name`
+    log_name: str = "{command}{suffix}.log"  # in some dialects with {time}
+    log_stream: LogStream = "both"  # the streams in `log_name`; another stream goes to `other_log_name`
     other_log_name: str = "{command}{suffix}.other.log"
     sweep: int = 0  # index of its sweep in the study
     leave_running: bool = False  # do not end processes that outlive a run that is done
@@ -82,7 +82,7 @@ class RunSpec:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Every run of a study, in order, and messages about them."""
+    """Every run of a study, in order, and messages about the runs."""
 
     study: Study
     runs: Sequence[RunSpec]
@@ -96,12 +96,12 @@ class FolderRun(NamedTuple):
 
     params: Params
     state: State
-    finished: frozenset[str] = frozenset()  # commands
+    finished: frozenset[str] = frozenset()  # names of commands
     problems: tuple[str, ...] = ()  # descriptions of unreadable parts
 
 
 # ---------------------------------------------------------------- identity: what a run computes
-# The hash never changes; run directories contain it.
+# A run's hash must be the same in every version of Assay: run directories contain it.
 
 _encode = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True, default=str).encode
 
@@ -125,7 +125,7 @@ class JobRequest:
     dir: str  # absolute run directory
     name: str  # study/run, for the farm's job name
     attempt: int
-    env: Mapping[str, str] = field(default_factory=dict)  # in addition to the supervisor's own
+    env: Mapping[str, str] = field(default_factory=dict)  # variables in addition to the supervisor's environment
     slot: str | None = None
     slot_fds: tuple[int, ...] = ()  # locks that the job holds as long as it lives
     tag: str = ""  # <run uid>.<attempt>, in the environment of every process of the job
@@ -148,12 +148,12 @@ class JobHandle:
     slot: str | None
     attempt: int
     started_at: float  # seconds since the epoch
-    supervisor_pid: int = 0  # of the supervisor that started it; while that is alive, others only watch
+    supervisor_pid: int = 0  # of the supervisor that started the job; while it is alive, other supervisors only watch
     supervisor_start: int = 0
-    tag: str = ""  # ASSAY_ATTEMPT of every process that it starts
+    tag: str = ""  # ASSAY_ATTEMPT of every process that the job starts
     skips: str | None = None  # ASSAY_DONE of the attempt: commands that it leaves out; None: unknown
-    farm_root: str = ""  # NGC_LOGROOT: the job's files appear under it, not in the run directory
-    image: str = ""  # of its container, as the farm names it, and the digest
+    farm_root: str = ""  # NGC_LOGROOT: the folder of the job's files, instead of the run directory
+    image: str = ""  # the image of the job's container, as the farm names it, with the digest
     begins: Beginning | None = None  # None: the study has no `resume:`
 
 
@@ -162,7 +162,7 @@ class Usage:
     """The resources that a finished job used, as measured by the kernel, exact even for short jobs."""
 
     cpu_s: float
-    peak_rss_bytes: int  # of its largest process; 0: unknown
+    peak_rss_bytes: int  # of the job's largest process; 0: unknown
 
 
 class Liveness(StrEnum):
@@ -194,7 +194,7 @@ class Outcome:
     ended_at: float | None = None
     peak_rss_bytes: int | None = None
     cpu_s: float | None = None
-    checkpoint: str = ""  # the newest one that this attempt wrote, for a run with `resume:` that is not done
+    checkpoint: str = ""  # the newest checkpoint of the attempt, for a run with `resume:` that is not done
     cause: Cause = ""  # what the state does not show: whether another attempt follows, or if the values are final
 
     @property
@@ -204,14 +204,14 @@ class Outcome:
         return bad[0] if bad else (0 if self.codes else None)
 
 
-# interrupt: the supervisor was asked to end; rule: `stop:`; fence: a farm's attempt was given up and replaced by
-# another, whatever it still does
+# interrupt: the supervisor was asked to end; rule: a rule of `stop:` ended the run; fence: a farm's attempt was given
+# up and replaced by another attempt, and may still run
 StopKind = Literal["user", "interrupt", "early", "rule", "fence"]
 
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """`stop.N`: a deliberate end, written before any kill."""
+    """The content of `stop.N`: a deliberate end, written before any process is killed."""
 
     who: str
     why: str

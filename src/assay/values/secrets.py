@@ -36,7 +36,7 @@ _MODEL_WORDS = (  # noqa: SIM905 words before TOKEN that are about a language mo
     "CONTROL VISION PATCH BLANK EXTRA FIRST LAST INPUT OUTPUT TARGET SOURCE LABEL SENTINEL RESERVED THINK GLOBAL LATENT"
 ).split()
 
-# For parameters, flags and environment variables, in capitals, words separated by `_`.
+# Patterns for names of parameters, flags and environment variables, in capitals, with words separated by `_`.
 SECRET_NAMES = (
     *("*PASSWORD*", "*PASSWD*", "*PASSPHRASE*", "*_PWD", "*SECRET*", "*CREDENTIAL*", "*TOKEN*"),
     *("*API_KEY*", "*APIKEY*", "*ACCESS_KEY*", "*ACCESSKEY*", "*PRIVATE_KEY*", "*AUTH_KEY*", "*ENCRYPTION_KEY*"),
@@ -50,14 +50,14 @@ SECRET_NAMES = (
     *(f"!*_{word}_TOKEN*" for word in _MODEL_WORDS),
     *("*AUTH_TOKEN*", "*ACCESS_TOKEN*", "*API_TOKEN*", "*BOT_TOKEN*", "*REFRESH_TOKEN*"),
 )
-# Environment variables are not in tables, so any key may be a secret.
+# More patterns for environment variables: these are not in tables, so that any `…_KEY` may be hidden.
 _ENV_NAMES = (
     *("*_KEY", "*_PAT", "AUTH_*"),
     *(f"!*{word}_KEY" for word in ("SORT", "CACHE", "PRIMARY", "FOREIGN", "PARTITION", "PUBLIC", "GROUP", "METRIC")),
 )
 _WORDS = tuple(name.strip("*") for name in (*SECRET_NAMES, *_ENV_NAMES) if not name.startswith("!"))
-# Patterns are texts: `re` compiles each when it is first needed, and caches it.
-_STRONG = r"PASSW|PASSPHRASE|SECRET|API_?KEY"  # with these names a number may be the secret too
+# The regular expressions are strings: `re` compiles each when it is first used, and caches it.
+_STRONG = r"PASSW|PASSPHRASE|SECRET|API_?KEY"  # names with these words may have a number as their secret
 _NUMBER = r"(?i)[+-]?(\d[\d_]*\.?\d*|\.\d+)(e[+-]?\d+)?"
 _PLAIN_WORDS = frozenset(("", "true", "false", "none", "null", "yes", "no", "on", "off", "auto", HIDDEN.lower()))
 _WORD_START = r"(?<=[a-z0-9])(?=[A-Z])"
@@ -82,15 +82,15 @@ _TAKES_LOGIN = r"\b(curl|wget|sshpass)\b"
 _PRIVATE_KEY = r"(?s)(-----BEGIN [A-Z ]*PRIVATE KEY-----).*?(-----END|\Z)"
 _VALUE = r"(?:\\?\"(?:[^\"\\]|\\[^\"])*\\?\"|'[^']*'|\\.|[^\s\"'|;&<>()\\])+"
 _QUOTED = r"\\?\"[^\"\\\n]*\\?\"|'[^'\n]*'"
-_REST = r"(?m)[^\s\"'{\[#](?:(?!\s+#|\s*$)[^\n])*"  # of a line, as in YAML and shell scripts
+_REST = r"(?m)[^\s\"'{\[#](?:(?!\s+#|\s*$)[^\n])*"  # the rest of a line, as in YAML and shell scripts
 _FLOW_VALUE = r"[^\s,}\]\"'{\[][^,}\]\n]*"
 _FLAG = r"(?<![\w-])--?(?P<name>[A-Za-z][\w.-]*)(?:=|\s+)"
 _ASSIGNMENT = r"(?<![\w$.-])(?P<name>[A-Za-z_][\w.-]*)="
 _FIELD = r"\\?[\"'](?P<name>[A-Za-z_][\w.-]*)\\?[\"']\s*[:=]\s*"
 _LITERAL = r"\b(?P<name>[A-Za-z_][\w.-]*)\s*[:=]\s*(?=[\"'])"
 _LINE = r"(?m)^[+ -]?\s*(?:-\s+|export\s+)?(?P<name>[A-Za-z_][\w.-]*)\s*[:=]\s*(?![\s\"'])"
-_FLOW = r"[{,]\s*(?P<name>[A-Za-z_][\w.-]*)\s*:\s*(?![\s\"'])"  # YAML in braces
-_HINTS = (  # noqa: SIM905 a text without any of these, in lower case, contains nothing that is recognised
+_FLOW = r"[{,]\s*(?P<name>[A-Za-z_][\w.-]*)\s*:\s*(?![\s\"'])"  # the key of a YAML mapping in braces
+_HINTS = (  # noqa: SIM905 a text that contains none of these words, in lower case, is not searched for secrets
     "token passw passphrase secret credential key auth bearer webhook cookie dsn connection pwd _pat hf_ ghp_ gho_ "
     "ghu_ ghs_ ghr_ github_ glpat sk- sk_ rk_ xox xapp akia asia aiza ya29 npm_ pypi- dckr sg. dapi nvapi gsk_ r8_ eyj "
     ":// curl wget sshpass private"
@@ -99,7 +99,7 @@ _HINTS = (  # noqa: SIM905 a text without any of these, in lower case, contains 
 
 @dataclass(frozen=True, slots=True)
 class SecretRules:
-    """The patterns of the settings, in addition to ours."""
+    """The patterns of the settings, in addition to the built-in ones."""
 
     names: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
@@ -122,10 +122,10 @@ def is_secret_name(name: str, rules: SecretRules = DEFAULT_RULES, *, in_env: boo
 
 @lru_cache(maxsize=4096)
 def _fits(name: str, own: tuple[str, ...], in_env: bool) -> bool:
-    """Check the user's patterns first, the last one above all; then those for variables, then ours."""
+    """Check the user's patterns, the last one first, then those for variables, then the built-in ones."""
     spelled = re.sub(r"[^A-Z0-9]+", "_", re.sub(_WORD_START, "_", name).upper())
     if not own and not any(word in spelled or word in name.upper() for word in _WORDS):
-        return False  # the usual case
+        return False  # most names contain no word of a pattern
     for pattern in (*reversed(own), *(reversed(_ENV_NAMES) if in_env else ()), *reversed(SECRET_NAMES)):
         bare = pattern.removeprefix("!").upper().replace("-", "_").replace(".", "_")
         if matches(spelled, bare) or matches(name.upper(), bare):
@@ -134,8 +134,8 @@ def _fits(name: str, own: tuple[str, ...], in_env: bool) -> bool:
 
 
 def matches(text: str, pattern: str) -> bool:
-    """Match as `fnmatchcase`. Our patterns have stars only at their ends: compiling a hundred and seventy of them at
-    every start would take longer than reading the study."""
+    """Match as `fnmatchcase` does. Most patterns have stars only at their ends and are not compiled: to compile the
+    built-in ones at every start would take longer than to read the study."""
     inner = pattern.strip("*")
     if any(mark in inner for mark in "*?["):
         return fnmatchcase(text, pattern)
@@ -145,7 +145,7 @@ def matches(text: str, pattern: str) -> bool:
 
 
 def is_secret(name: str, value: object, rules: SecretRules = DEFAULT_RULES, *, in_env: bool = False) -> bool:
-    """Whether a value is secret: not a number, a switch or nothing, except a password that is a number."""
+    """Whether a value is secret. Numbers, booleans and empty values are not, but a password may be a number."""
     if value is None or isinstance(value, bool) or not is_secret_name(name, rules, in_env=in_env):
         return False
     if isinstance(value, list | dict):
@@ -159,7 +159,7 @@ def is_secret(name: str, value: object, rules: SecretRules = DEFAULT_RULES, *, i
 # ---------------------------------------------------------------- files
 
 
-FileMatcher = Callable[[str, str, bool], bool]  # name, relative path, whether it is a folder
+FileMatcher = Callable[[str, str, bool], bool]  # name, relative path, whether the path is a folder
 
 
 def build_file_matcher(patterns: Sequence[str]) -> FileMatcher:
@@ -192,7 +192,7 @@ _READABLE = (
 
 
 def _join(patterns: Iterable[str]) -> Callable[[str, str], bool]:
-    """Join patterns. Most have stars only at their ends: comparing texts is faster than one expression for all."""
+    """Join patterns. Most patterns have stars only at their ends: comparing texts is faster than one expression."""
     tidy = [pattern.removeprefix("!").removeprefix("./").rstrip("/") for pattern in patterns]
     names = [each.lower() for each in tidy if "/" not in each]
     plain = [each for each in names if not any(mark in each.strip("*") for mark in "*?[")]
@@ -222,7 +222,7 @@ def may_hold_secrets(text: str, rules: SecretRules = DEFAULT_RULES) -> bool:
 
 
 def hide_text(text: str, rules: SecretRules = DEFAULT_RULES, known: Iterable[str] = ()) -> str:
-    """Replace each secret in a command line, or any other text, by `***`. `known`: values to search."""
+    """Replace each secret in a command line, or any other text, by `***`. `known`: secret values to replace."""
     for value in sorted(known, key=len, reverse=True):
         for form in (value, shlex.quote(value)) if len(value) >= _LEAST_KNOWN else ():
             text = text.replace(form, HIDDEN)
@@ -257,7 +257,7 @@ def _hide_values(text: str, head: str, value: str, rules: SecretRules, *, in_env
 
 
 def _hide_value(name: str, value: str, rules: SecretRules, *, in_env: bool) -> str:
-    """Hide a value in its quotes; references to variables, other flags and hidden values stay."""
+    """Replace a value by `***` in its quotes; references to variables, other flags and hidden values stay."""
     bare = value.strip().strip("\\\"'")
     if bare.startswith(("$", "-", "`")) or not is_secret(name, bare, rules, in_env=in_env):
         return value
@@ -266,7 +266,7 @@ def _hide_value(name: str, value: str, rules: SecretRules, *, in_env: bool) -> s
 
 
 def hide_assignment(text: str, rules: SecretRules = DEFAULT_RULES) -> str:
-    """Hide the whole value of `NAME=VALUE` if the name is secret, else each secret in it."""
+    """Hide the whole value of `NAME=VALUE` if the name is secret, else each secret in the text."""
     name, equals, value = text.partition("=")
     if equals and is_secret(name.strip(), value, rules):
         return f"{name}={HIDDEN}"
@@ -353,7 +353,7 @@ def _hide_inside(value: Any, rules: SecretRules) -> Any:
 
 
 def hide_named(params: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Hide secrets by name only, without searching plain texts: fast, for files of others."""
+    """Hide secrets by name only, without searching plain texts: a fast way for the files of other tools."""
     found = {name: each for name, each in params.items() if isinstance(each, dict | list) or is_secret(str(name), each)}
     return {**params, **hide_params(found)} if found else params
 

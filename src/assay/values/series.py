@@ -9,10 +9,10 @@ from typing import Literal
 
 from assay.system.fast_dataclasses import dataclass
 
-# The meaning of `{number}` in a pattern: sign, exponent, nan, inf. It has no group, so it can be put into a group.
+# The meaning of `{number}` in a pattern: sign, exponent, nan, inf. NUMBER has no group, so that it fits into one.
 NUMBER = r"[-+]?(?:(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?|(?i:nan|inf(?:inity)?))"
-# A number with a decimal comma or with groups of thousands, of which a pattern reads one part: of 1,234 the 1, of 2,35
-# the 2. With more commas (1,2,3), or a fraction after one (1,0.25), they are columns.
+# A number with a decimal comma or with groups of thousands, of which NUMBER reads one part (1 of 1,234; 2 of 2,35).
+# Numbers with more commas (1,2,3), or with a fraction after one comma (1,0.25), are columns and do not match.
 GROUPED_NUMBER = re.compile(
     r"(?<![\d,])[-+]?(?:[1-9]\d{0,2}(?:,\d{3})+(?!\d|,\d)(?:\.\d+)?|\d+,\d+(?:[eE][-+]?\d+)?(?!\d|[.,]\d))"
 )
@@ -28,7 +28,7 @@ def expand_number(regex: str) -> str:
     return regex.replace("{number}", f"({NUMBER})" if is_bare else NUMBER)
 
 
-READING_S = 1.0  # between two readings of a run
+READING_S = 1.0  # the time between two readings of a run
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class GpuReading:
-    """The sum (memory) or the maximum (the rest) over the run's GPUs."""
+    """The state of a run's GPUs: the sum of their memory, and the maximum of every other value."""
 
     memory_bytes: int
     utilisation: float  # percent
@@ -58,7 +58,7 @@ class GpuReading:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """One metric of one run in a line. Values that are not finite count only in `count` and `bad`."""
+    """The summary of one metric of one run. Values that are not finite count only in `count` and `bad`."""
 
     metric: str
     count: int
@@ -99,7 +99,7 @@ _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 
 
 def direction_of(metric: str) -> Direction:
-    """Return the better direction by the metric's name, else higher; for asv's tracked numbers lower, as in asv."""
+    """Return the better direction by the metric's name; unknown: lower for asv's tracked numbers, else higher."""
     return find_direction(metric) or ("min" if metric.startswith(ASV_TRACKED) else "max")
 
 
@@ -119,7 +119,7 @@ def find_direction(metric: str) -> Direction | None:
     words = [word.lower() for word in _WORD.findall(metric)]
     if _is_rate(words, metric):
         return "max"
-    counted = words[: words.index("per")] if "per" in words[1:] else words  # the unit does not describe the amount
+    counted = words[: words.index("per")] if "per" in words[1:] else words  # words after `per` are the unit
     for word in reversed(counted):
         if word in _LOWER or word.endswith(("loss", "error", "perplexity")):
             return "min"
@@ -154,7 +154,7 @@ def whole_step(step: float | None) -> float | None:
 
 
 def mean_and_sd(values: Sequence[float]) -> tuple[float | None, float | None]:
-    """Return the sample's mean and standard deviation; one value has no deviation, and NaN is not left out."""
+    """Return the sample's mean and standard deviation; a single value has no deviation, and NaN makes the mean NaN."""
     if not values:
         return None, None
     if not all(map(math.isfinite, values)):
@@ -165,6 +165,6 @@ def mean_and_sd(values: Sequence[float]) -> tuple[float | None, float | None]:
         mean = math.fsum(value / len(values) for value in values)
     if len(values) < 2:
         return mean, None
-    # hypot, since the square of a diverged loss may overflow
+    # hypot is used, since the square of a diverged loss may overflow
     spread = math.hypot(*(value - mean for value in values)) / math.sqrt(len(values) - 1)
     return mean, spread if spread > 2 * math.ulp(mean) else 0.0  # the spread of a constant is only the mean's rounding

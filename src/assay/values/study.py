@@ -1,4 +1,4 @@
-"""A study: the request of a file, for whatever tool it was written."""
+"""A study: what a study file requests, in the same form for each dialect."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from assay.system.fast_dataclasses import dataclass, field
 Value = Any  # a JSON-like value: None, bool, int, float, str, list, dict
 Params = Mapping[str, Value]
 
-OUTPUT_REFERENCE = "${ASSAY_OUTPUT}"  # a placeholder for the run's folder until that is known; jobs never see it
+OUTPUT_REFERENCE = "${ASSAY_OUTPUT}"  # a placeholder for the run's folder until the folder is known
 
 
 STUDY_NAME_RULE = (
@@ -22,8 +22,8 @@ _STUDY_NAME_CHARACTERS, _STUDY_NAME_BYTES = 100, 200  # a file name has 255 byte
 
 
 def is_study_name(name: str, *, from_file: bool = False) -> bool:
-    """Whether a study may have this name: one visible folder directly under the root. `from_file`: a file's own name
-    may begin with a dash or a space; commands that print it write `--`."""
+    """Whether a study may have this name: one visible folder directly under the root. `from_file`: the name of
+    a file may begin with a dash or a space; printed commands then contain `--`."""
     if not name or name.startswith(".") or (not from_file and name.startswith(("-", " "))):
         return False
     if len(name) > _STUDY_NAME_CHARACTERS or len(name.encode("utf-8", "surrogatepass")) > _STUDY_NAME_BYTES:
@@ -144,7 +144,7 @@ Axis = Choices | Random
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """`when:` keeps a combination if the parameter has one of these values."""
+    """A condition of `when:`, which keeps a combination if the parameter has one of these values."""
 
     param: str
     values: tuple[Value, ...]
@@ -267,7 +267,7 @@ class StopRule:
     factor: float = 2  # asha: one of this many runs continues
     until: float | None = None
     every: float = 1
-    runs: int = 6  # runs that must have reached a rung before one is ended there
+    runs: int = 6  # runs that must have reached a rung before a run is ended at this rung
     patience: float = 10
     min_delta: float = 0
     min: float | None = None
@@ -287,13 +287,13 @@ class CodePolicy:
 
 
 LOCAL = "local"  # the name of this machine in --on and as a handle's executor
-# `missing`: the study file names the farm without defining it; settings may define it
+# `missing`: the study file names the farm without defining it; settings may define the farm
 FarmKind = str  # generic, draco, ngc, template, missing; else the name of an executor
 
 
 @dataclass(frozen=True, slots=True)
 class Farm:
-    """A target for jobs: a command that submits, a template of ours, or an engine that Assay calls directly."""
+    """A target for jobs: a command that submits, a built-in template, or an engine that Assay calls directly."""
 
     name: str
     kind: FarmKind
@@ -304,7 +304,7 @@ class Farm:
     cancel: str | None = None
     position: Position | None = None
     problems: tuple[Problem, ...] = ()  # why the farm cannot be used; raised when it is chosen
-    options: Mapping[str, Any] = field(default_factory=dict)  # the keys of an engine
+    options: Mapping[str, Any] = field(default_factory=dict)  # the study file's keys for an engine
 
     @property
     def is_engine(self) -> bool:
@@ -323,14 +323,14 @@ class Study:
     folder: str  # absolute folder that relative paths and the live code refer to
     commands: tuple[CommandTemplate, ...]
     sweeps: tuple[Sweep, ...]
-    defaults: Params = field(default_factory=dict)  # filled in after runs are named
+    defaults: Params = field(default_factory=dict)  # parameters that are filled in after runs are named
     aliases: Mapping[str, Mapping[str, Params]] = field(default_factory=dict)  # param -> case -> its parameters
     subset: Subset | None = None
     search: Search | None = None
     repeat: int = 1  # repeats of each run, ordinal 0, 1, …
     metrics: tuple[Pattern | MetricFile, ...] = ()
     resources: Resources = Resources()
-    slots: tuple[str, ...] | None = None  # unchanged: "0", "1,2", "cpu"
+    slots: tuple[str, ...] | None = None  # the labels of slots: "0", "1,2", "cpu"
     timeout_s: float | None = None
     retries: int = 0
     leave_running: bool = False  # do not end processes that outlive a run that is done
@@ -340,7 +340,7 @@ class Study:
     checks: tuple[Check, ...] = ()
     stop: tuple[StopRule, ...] = ()
     code: CodePolicy = CodePolicy()
-    root: str | None = None  # output root of the file, absolute
+    root: str | None = None  # the output root that the file sets, absolute
     farms: Mapping[str, Farm] = field(default_factory=dict)
     farm: str | None = None  # the default of --on
     resume: Resume | None = None  # how `assay rerun --from checkpoint` passes a checkpoint
@@ -352,12 +352,12 @@ class Study:
 
 
 def same_value(left: Value, right: Value) -> bool:
-    """Whether values are equal; true is not 1, unlike in Python."""
+    """Whether two values are equal; true is not equal to 1, unlike in Python."""
     return bool(left == right) and isinstance(left, bool) == isinstance(right, bool)
 
 
 def quote_inside(text: str, quote: Quote) -> str:
-    """Escape a text for bash at its position: bare, inside '…' or inside "…"."""
+    """Escape a text for bash, for a position without quotes, inside '…' or inside "…"."""
     if quote == "single":
         return text.replace("'", "'\\''")
     if quote == "double":

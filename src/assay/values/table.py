@@ -15,10 +15,10 @@ Role = Literal["run", "parameter", "last", "last sd", "best", "best sd", "count"
 class Column(NamedTuple):
     """`digits`: significant digits of numbers; None shows all digits (parameters). `key` is the JSON name.
 
-    `rank`: if a table is too wide, columns of the highest rank are dropped first (`fit_columns`); 0 always stays, and a
-    rank below 0 is dropped only if no row would fit otherwise, -1 first.
-    `cut`: where texts are shortened. `left`: there, since dotted names differ at their end, unless two would become
-    equal; `never`: numbers with their units. `short`: the name of a report's column on a narrow terminal.
+    `rank`: if a table is too wide, columns of the highest rank are dropped first (`fit_columns`). Columns of rank 0
+    stay, and columns of lower ranks are dropped only if no row would fit otherwise, -1 first.
+    `cut`: where texts are shortened: `left` for dotted names, which differ at their ends, unless two would become
+    equal; `never` for numbers with units. `short`: the name of a report's column on a narrow terminal.
     `role` and `metric`: the content of this column in a table of runs.
     """
 

@@ -7,7 +7,7 @@ import re
 from assay.errors import UsageError
 
 CPU = "cpu"
-_DEVICE = r"\d+|(?:GPU|MIG)-[\w/.:-]+"  # as in CUDA_VISIBLE_DEVICES
+_DEVICE = r"\d+|(?:GPU|MIG)-[\w/.:-]+"  # a GPU's number or id, as in CUDA_VISIBLE_DEVICES
 _SLIP = r"(?ia)(?P<kind>cpus?|gpu|cuda)\W*(?P<number>\d+)"
 
 _DURATION_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}

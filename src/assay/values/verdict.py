@@ -46,17 +46,17 @@ class Finding:
     message: str
     value: float | None = None
     expected: float | None = None
-    step: float | None = None  # the first step that shows it
+    step: float | None = None  # the first step that shows the finding
     effect: float | None = None  # relative: +.02 is two percent above the expected value
-    interval: tuple[float, float] | None = None  # of the effect
-    stretches: tuple[tuple[float, float], ...] = ()  # from step to step: every window concerned
-    label: str = ""  # which of several numbers of a metric
-    part: str = ""  # the part of a curve: its second half
+    interval: tuple[float, float] | None = None  # the confidence interval of the effect
+    stretches: tuple[tuple[float, float], ...] = ()  # the first and last step of every window concerned
+    label: str = ""  # the name of one of several numbers of a metric
+    part: str = ""  # the part of a curve, such as its second half
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The worst of its findings; without any comparison it is never PASS."""
+    """The result of judging: the worst kind of its findings; never PASS without a comparison."""
 
     kind: VerdictKind
     findings: tuple[Finding, ...]
@@ -72,7 +72,7 @@ class Verdict:
         return cls(worst, found, comparisons)
 
     def review(self, parts: Iterable[Verdict] = ()) -> Verdict:
-        """Judge a verdict from a file, which may have been changed, by the rules of a new one. The result is the worst
+        """Judge a verdict of a file, which may have been changed, by the rules of new verdicts. The result is the worst
         of its stated kind, its findings and its parts; PASS needs a comparison, and numbers that are not NaN."""
         findings = tuple(map(_review_finding, self.findings))
         inside = find_worst([*(finding.kind for finding in findings), *(part.kind for part in parts)])
@@ -96,7 +96,7 @@ class Judgement(NamedTuple):
     """The result of a check or a comparison, for Python programs."""
 
     verdict: VerdictKind
-    exit_code: int  # what the command ends with
+    exit_code: int  # the exit code of the command
     findings: tuple[Finding, ...]
     text: str  # the report that the command prints
 

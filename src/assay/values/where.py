@@ -40,7 +40,7 @@ class Name(NamedTuple):
     """A parameter, a metric or a field of the run. `kind`: None if the text does not state it."""
 
     name: str
-    column: int  # its position in the text
+    column: int  # the position of the name in the text
     kind: Kind | None = None
     aggregate: Aggregate | None = None
 
@@ -51,7 +51,7 @@ Value = str | int | float | bool | None
 class WhereComparison(NamedTuple):
     left: Name
     sign: str
-    right: Name | Value | tuple[Value, ...]  # several: for `in`
+    right: Name | Value | tuple[Value, ...]  # a tuple for `in`
 
 
 class Not(NamedTuple):
@@ -270,7 +270,7 @@ class _Parser:
         return tuple(values)
 
     def _operand(self, *, is_text: bool = False) -> Name | Value:
-        """Parse a name or a value. `is_text`: a bare word is a text. One that begins with a digit, as 2h, always is."""
+        """Parse a name or a value. `is_text`: a bare word is a text; a word with a leading digit always is."""
         token = self._peek()
         if token.kind in ("end", "sign") or token.text in _KEYWORDS:
             self._refuse_token("a name or a value")
@@ -300,7 +300,7 @@ class _Parser:
 
 
 def _parse_number(text: str) -> float:
-    is_whole = text.strip().lstrip("+-").isdigit() and len(text) < 1000  # Python refuses to convert longer ones
+    is_whole = text.strip().lstrip("+-").isdigit() and len(text) < 1000  # Python refuses to convert longer integers
     return int(text) if is_whole else float(text)
 
 
@@ -327,13 +327,13 @@ class WhereColumn(NamedTuple):
 
     values: Sequence[Any]
     is_duration: bool = False  # in seconds: comparable with 2h30m
-    is_set: bool = False  # each value contains several, as tags do: a comparison is true if it is true for one of them
-    plain: type | None = None  # from `find_plain`. float: all are finite numbers; str: all are texts
+    is_set: bool = False  # each value contains several, as tags do: a comparison is true if one of them fulfils it
+    plain: type | None = None  # the result of `find_plain`: float if all are finite numbers, str if all are texts
 
 
 Resolve = Callable[[Name], WhereColumn]
 
-# A byte for each row. Bit by bit, `and` gives the smaller of two and `or` the larger.
+# Truth values, one byte for each row: a bitwise `and` gives the smaller of two, a bitwise `or` the larger.
 NO, UNKNOWN, YES = 0, 1, 3
 _NOT = bytes.maketrans(bytes((NO, UNKNOWN, YES)), bytes((YES, UNKNOWN, NO)))
 _IS_YES = bytes.maketrans(bytes((NO, UNKNOWN, YES)), bytes((0, 0, 1)))
@@ -341,13 +341,13 @@ _FROM_BOOL = bytes.maketrans(bytes((0, 1)), bytes((NO, YES)))
 
 
 def choose(where: Where, rows: int, resolve: Resolve) -> list[int]:
-    """Return the indexes of the rows that match. `resolve` raises for an unknown name."""
+    """Return the indexes of the rows that match. `resolve` raises an error for an unknown name."""
     truths = _evaluate(where, where.expression, rows, resolve)
     return list(compress(range(rows), truths.translate(_IS_YES)))
 
 
 def _evaluate(where: Where, expression: Expression, rows: int, resolve: Resolve) -> bytes:
-    """Evaluate column by column: thousands of rows take a millisecond."""
+    """Return a truth value for each row, computed column by column: thousands of rows take a millisecond."""
     if isinstance(expression, WhereComparison):
         return _compare_columns(where, expression, rows, resolve)
     if isinstance(expression, Not):
@@ -435,7 +435,7 @@ def _normalise(value: Any) -> Any:
     return _normalise_text(str(value)) if isinstance(value, str) else render_value(value)
 
 
-@lru_cache(4096)  # parameters and states have few values
+@lru_cache(4096)  # parameters and states have few different values
 def _normalise_text(text: str) -> str | float:
     return _parse_number(text) if _NUMBER.fullmatch(text) else text
 
