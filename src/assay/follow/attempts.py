@@ -113,7 +113,7 @@ def choose_beginning(
 
 
 def _count_last(history: History, cause: Cause) -> int:
-    """Count the newest attempts that ended for this cause, back to the last one that wrote a checkpoint."""
+    """Count the newest attempts in a row that ended for this cause, back to the last that wrote a checkpoint."""
     count = 0
     for attempt in reversed(history.attempts):
         if attempt.outcome is None or attempt.outcome.cause != cause:

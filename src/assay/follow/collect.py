@@ -252,7 +252,7 @@ class Follower:
 
     def read(self, index: Index | Summaries, final: bool = False) -> None:
         """Read everything that is in the file now; with `final` also a last line without an end. Read nothing once
-        another attempt has begun: its reader has removed these points from the index, and must not see them again."""
+        another attempt has begun, whose reader has removed these points from the index: they must not return."""
         size = READ_BYTES
         while self.counts is None or self.counts():
             data = self.tail.read(size)
@@ -309,7 +309,7 @@ def read_sources(
 
 
 def _forget_replaced(index: Index, key: str, run_dir: str, spec: RunSpec, present: Sequence[str]) -> None:
-    """Forget the points of replaced attempts, whose supervisors may have died before they did it. Sources are forgotten
+    """Forget the points of replaced attempts, whose supervisors may have died before doing so. Sources are forgotten
     without checking whether the index has them: another process may store points after such a check."""
     chain = Chain()
     chain.find_attempts(run_dir, spec, present)
@@ -330,7 +330,7 @@ def forget_uncut(index: Index, key: str, sources: Sequence[Source]) -> bool:
 
 
 def find_newest_attempt(present: Sequence[str]) -> int:
-    """Return the newest attempt by the names in a run directory; 0 if none has begun."""
+    """Return the number of the newest attempt, by the names in a run directory; 0 if no attempt has begun."""
     return max((item[1] for name in present if (item := layout.parse_numbered(name))), default=0)
 
 

@@ -257,7 +257,7 @@ def _foreign_row(key: str, change: FolderChange, marks: Marks) -> RunRow:
 
 
 def _load_foreign(path: str) -> tuple[str, FolderRun]:
-    """Return the tool that made the directory, and its run; an empty name if no installed plug-in reads it."""
+    """Return the tool that made the directory, and its run; an empty name if no plug-in reads the directory."""
     problems = []
     for dialect in plugins.find_dialects():
         try:
@@ -285,7 +285,7 @@ def _summarise_foreign_runs(index: Index, location: StudyLocation, changed: Sequ
 
 
 def _summarise_foreign(location: StudyLocation, change: FolderChange) -> tuple[bytes, Any, Any] | None:
-    """Return a packed row and arguments of `add_summaries`, which can be pickled; None if the run cannot be read."""
+    """Return a packed row and arguments of `add_summaries`, as values of `marshal`; None if the run cannot be read."""
     key, found = location.key(change.path), Summaries()
     try:
         row = _foreign_row(key, change, _load_marks(change))

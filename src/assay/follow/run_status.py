@@ -97,7 +97,7 @@ def find_owner(handle: JobHandle | None) -> SupervisorRecord | None:
 
 def find_supervisors(run_dirs: Iterable[str], study_dir: str | None = None) -> list[SupervisorRecord]:
     """Return other live processes of this host that started the last attempts of these runs. With `study_dir`, also
-    return supervisors of the study that have started nothing: they wait for a slot, or watch another's runs."""
+    return supervisors that have started nothing: they wait for a slot, or watch runs of another supervisor."""
     registered = load_supervisors(study_dir) if study_dir is not None else ()
     ours = [each for each in registered if each.host == processes.host_name() and each.pid != os.getpid()]
     found = {each for each in ours if each.is_alive}

@@ -110,7 +110,7 @@ class BestSoFar:
 
 @dataclass(slots=True)
 class Watcher:
-    """Listens to events and draws the view."""
+    """Listens to events of runs and draws the live view."""
 
     progress: Progress
     study: str

@@ -160,7 +160,7 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """What a step of a plug-in adds to the report."""
+    """The part of a report that a step of a plug-in adds."""
 
     lines: tuple[str, ...]
     warnings: tuple[str, ...]

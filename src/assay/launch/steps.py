@@ -1,4 +1,4 @@
-"""The steps that plug-ins add to `assay run`: a step can plan runs, propose more, end some early, and get events."""
+"""The steps that plug-ins add to a call: a step can plan runs, propose more, end some early, and handle events."""
 
 from __future__ import annotations
 

@@ -301,7 +301,7 @@ class Supervisor:
 
     @property
     def waited_s(self) -> float:
-        """Return how long all runs here have waited for a slot that others hold."""
+        """Return how long all runs of this supervisor have waited for a slot that other programs hold."""
         return 0.0 if self._waiting_since is None else time.monotonic() - self._waiting_since
 
     def _count_wait(self) -> None:
@@ -421,7 +421,7 @@ class Supervisor:
         return any(os.access(f"{entry.dir}/{name}", os.F_OK) for name in names)
 
     def _claim(self, entry: Entry, handle: JobHandle, held: HeldSlot | None) -> bool:
-        """Claim the attempt. The job's process is still waiting, so that the run's code can be changed before."""
+        """Claim the attempt. The job's process still waits, so that the code can be changed before it is executed."""
         if self._is_taken(entry) or not run_directory.publish_lease(entry.dir, handle):
             return False
         if os.access(f"{entry.dir}/{layout.numbered_name('stop', entry.attempt)}", os.F_OK):
@@ -591,7 +591,7 @@ class Supervisor:
             self._reconcile(entry)
 
     def _begin_leftovers(self, entry: Entry, handle: JobHandle) -> bool:
-        """Begin to end the processes that an ended attempt left. If True, the attempt is concluded when they end."""
+        """Begin to end the processes that an ended attempt left; return True if it is concluded when they end."""
         if (entry.dir, entry.attempt) in self._was_ended or entry.spec.leave_running:
             return False
         if entry.left is None:
@@ -726,7 +726,7 @@ class Supervisor:
         return True
 
     def _usage(self, entry: Entry) -> Usage | None:
-        """Return the larger values of the kernel, which is exact for one process, and the observer's process tree."""
+        """Return the larger values of the kernel's usage, exact for one process, and the observer's, of the tree."""
         exact = self.executor.usage(entry.handle) if entry.handle else None
         seen = self.observer.usage(entry)
         if exact is None or seen is None:

@@ -256,7 +256,7 @@ def _end_plan(prepared: Prepared, entries: Sequence[Entry]) -> None:
 
 
 def _join(first: Listen, step: RunStep, warn: Callable[[str], None]) -> Listen:
-    """Add the step's listener; after a failure it gets no further events, and the runs continue."""
+    """Add the step's listener, which gets no further events after a failure, so that the runs continue."""
     listeners = [step.listen]
 
     def listen(event: Event) -> None:

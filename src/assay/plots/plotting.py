@@ -335,7 +335,7 @@ def _load_curves(
 
 
 def _is_rising(xs: Sequence[float]) -> bool:
-    """Whether the numbers are finite and never fall. A comparison with a NaN is false."""
+    """Whether the numbers are finite and never fall; a comparison with a NaN between them is false."""
     return bool(xs) and math.isfinite(xs[0]) and math.isfinite(xs[-1]) and all(map(le, xs, islice(xs, 1, None)))
 
 

@@ -62,7 +62,7 @@ class BestChoice(NamedTuple):
     """The result of `assay best` for one metric."""
 
     key: SortKey
-    ranked: Sequence[Contender]  # the best first
+    ranked: Sequence[Contender]  # contenders, the best first
     uncounted: Sequence[int]  # rows of runs that are not done and have a better value
     without: int  # number of runs that are done and have no finite value
     group_by: tuple[str, ...] = ()

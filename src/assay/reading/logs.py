@@ -27,7 +27,7 @@ Write = Callable[[bytes], None]
 
 
 def find_log(run_dir: str, command: str | None = None, attempt: int | None = None) -> str:
-    """Return the requested log; by default the newest log of the failed command, else of the last that began."""
+    """Return the requested log; by default the newest log of the failed command, else of the last command begun."""
     record = load_record(run_dir)
     if record.origin:
         raise UsageError(f"{record.spec.name} was imported from {record.tool}: there is no output of it")
@@ -51,14 +51,14 @@ def find_log(run_dir: str, command: str | None = None, attempt: int | None = Non
 
 
 def _check_command(run_dir: str, spec: RunSpec, command: str | None) -> None:
-    """Refuse a run without commands, and a command that it does not have."""
+    """Refuse a run without commands, and a command that the run does not have."""
     if not spec.commands:
         raise UsageError(f"{os.path.basename(run_dir)} was opened by a script itself: it has no output here")
     check_known("command", [command] if command is not None else (), [each.name for each in spec.commands])
 
 
 def _order(spec: RunSpec, history: run_directory.History, command: str | None, attempt: int | None) -> list[str]:
-    """Return the commands in the order in which their logs are searched: failed ones first, then the last ones."""
+    """Return the commands in the order in which their logs are searched: failed commands, then all, the last first."""
     if command is not None:
         return [command]
     chosen = history.last if attempt is None else next(a for a in history.attempts if a.number == attempt)

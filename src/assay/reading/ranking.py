@@ -60,7 +60,7 @@ Params = Sequence[Mapping[str, Any]]  # item i belongs to row i of the table
 
 
 def choose_sort(asked: Sequence[Asked], data: IndexTable, params: Iterable[Mapping[str, Any]]) -> tuple[SortKey, ...]:
-    """Parse keys such as `acc`, `acc:max`, `lr:max`, most important first; without keys, choose the first metric."""
+    """Parse keys such as `acc`, `acc:max`, `lr:max`, most important first; default: the metric of highest priority."""
     if not asked:
         name = min(data.metrics, key=metric_priority, default=None)
         return (SortKey(name, direction_of(name)),) if name is not None else ()
@@ -295,7 +295,7 @@ class Front(NamedTuple):
 
 
 def find_pareto_rows(data: IndexTable, keep: Sequence[int], keys: Sequence[SortKey]) -> Front:
-    """Find the rows that no other row dominates, which means: is at least as good by every key, and better by one."""
+    """Find the rows that no other row dominates. To dominate is to be at least as good by every key, better by one."""
     columns = [[row_value(data, i, key) for i in keep] for key in keys]
     return _find_front(keep, columns, keys)
 

@@ -360,7 +360,7 @@ def _is_part(data: IndexTable, order: Sequence[int]) -> bool:
 
 
 def _rank_param(name: str, index: int, count: int, runs: Sequence[str], values: Sequence[Any]) -> int:
-    """Rank a parameter. A parameter in the runs' names is dropped before a name is cut, any other one late."""
+    """Rank a parameter. A parameter in the runs' names is dropped before a name is cut; others are dropped last."""
     if is_checkpoint(values):
         return _PATH_RANK
     is_named = all(f"{name}=" in run for run, value in zip(runs, values, strict=True) if value is not None)
