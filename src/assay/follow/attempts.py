@@ -1,4 +1,4 @@
-"""Decide what a run needs, by the files of its attempts and whether its process is alive: pure functions."""
+"""Pure functions that decide what a run needs, from the files of its attempts and whether its process is alive."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from assay.record.run_directory import TAKEN_BACK, Attempt, History, conclude, d
 from assay.system.fast_dataclasses import dataclass, replace
 from assay.values.run import Beginning, Cause, JobHandle, Liveness, Outcome, State
 
-MAX_DEATHS = 5  # attempts in a row that ended without an exit code, before no other is started
-MAX_TAKEN_BACK = 50  # attempts in a row that an engine took back, for more important jobs or after a node failed
-MAX_CONTINUED = 1000  # attempts after time limits: a program may start over each time and write files of the same name
-MAX_REFUSED = 3  # checkpoints with which an attempt failed at once, before no older one is tried
-AT_ONCE_S = 600.0  # a failure within this time is at once: a large checkpoint takes minutes to load
+MAX_DEATHS = 5  # after this many attempts in a row that ended without an exit code, no other is started
+MAX_TAKEN_BACK = 50  # limit of attempts in a row that an engine took back, for other jobs or after a node failed
+MAX_CONTINUED = 1000  # limit of attempts after time limits: a program may start over each time and rewrite its files
+MAX_REFUSED = 3  # limit of checkpoints that fail at once and are followed by an older one
+AT_ONCE_S = 600.0  # an attempt that fails within this time failed at once: a large checkpoint takes minutes to load
 GIVEN_UP = "started on another host and given up there by --retry lost"
 DEATH = "ended without an exit code: killed from outside, out of memory, or the machine went down"
 OUT_OF_TIME = "its farm's time was up"
 NO_CHECKPOINT = "without a newer checkpoint than it began with"
 
-FindNewer = Callable[[Beginning | None], str]  # finds the newer checkpoint that an attempt wrote; empty: none
+FindNewer = Callable[[Beginning | None], str]  # returns the newer checkpoint that an attempt wrote, or an empty string
 
 
 class Action(Enum):
     START = "start"  # begin attempt `attempt`
     FOLLOW = "follow"  # the attempt is running, here or elsewhere: watch it
-    CLOSE = "close"  # the attempt has ended, which is not written yet: write `outcome`
-    CLEAN = "clean"  # as CLOSE, after ending what the dead attempt left behind
+    CLOSE = "close"  # the attempt has ended, and its outcome is not written yet: write `outcome`
+    CLEAN = "clean"  # like CLOSE, but first end the processes that the dead attempt left
     KEEP = "keep"  # the run has ended
 
 
@@ -43,7 +43,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """Which ended attempts are followed by another. Attempts up to `base` do not count."""
+    """The rules for which ended attempts are followed by another. Attempts up to number `base` do not count."""
 
     retries: int = 0
     again: frozenset[State] = frozenset()  # --retry: states that get one more chance at the start
@@ -53,8 +53,8 @@ class RetryPolicy:
 
     def begin(self, history: History) -> RetryPolicy:
         """Return the policy of a supervisor that begins: it starts the next attempt of a run that it finds interrupted.
-        Attempts that are interrupted later were interrupted by another supervisor, and stay so. They are compared by
-        number, as the wall clock may go back between two calls."""
+        Attempts that another supervisor interrupts later stay interrupted. Attempts are compared by number, as the
+        wall clock may go back between two calls."""
         stopped = [attempt.number for attempt in history.attempts if attempt.stop is not None]
         return replace(self, interrupted=max(stopped, default=0))
 
@@ -84,7 +84,7 @@ def _has_failed(attempt: Attempt) -> bool:
 
 
 def _find_refusals(history: History) -> list[Attempt]:
-    """Return the attempts that failed because of their checkpoint: the attempt before had not failed."""
+    """Return the attempts that failed because of their checkpoint: no other failure came directly before them."""
     found: list[Attempt] = []
     for before, attempt in pairwise(history.attempts):
         if has_refused_checkpoint(attempt) and (before in found or not _has_failed(before)):
@@ -104,7 +104,7 @@ def has_refused_checkpoint(attempt: Attempt) -> bool:
 def choose_beginning(
     files: tuple[str, ...], found: Sequence[Checkpoint], earlier: Sequence[Attempt], *, starts_over: bool
 ) -> Beginning:
-    """Choose the newest checkpoint since the last fresh start, without refused ones. `found`: newest first."""
+    """Choose the newest checkpoint since the last fresh start that no attempt refused. `found` has the newest first."""
     known = [(attempt, attempt.handle.begins) for attempt in earlier if attempt.handle and attempt.handle.begins]
     since_ns = max((begins.newest_ns for _, begins in known if not begins.checkpoint), default=0)
     refused = {begins.checkpoint: begins.newest_ns for attempt, begins in known if has_refused_checkpoint(attempt)}
@@ -113,7 +113,7 @@ def choose_beginning(
 
 
 def _count_last(history: History, cause: Cause) -> int:
-    """Count the newest attempts that ended for this cause, back to the last one that wrote a checkpoint."""
+    """Count the newest attempts in a row that ended for this cause, back to the last that wrote a checkpoint."""
     count = 0
     for attempt in reversed(history.attempts):
         if attempt.outcome is None or attempt.outcome.cause != cause:
@@ -131,12 +131,12 @@ def decide(
     policy: RetryPolicy,
     find_newer: FindNewer = lambda _begins: "",
 ) -> Decision:
-    """Decide what the run needs. Liveness is read before the markers: a job that ends in between has written them."""
+    """Decide what the run needs. If the attempt has ended, `history` may be too old: load it and decide again."""
     last = history.last
     if last is None:
         return Decision(Action.START, State.QUEUED, 1)
     if last.outcome is not None:
-        # an attempt that is done may lack commands: only some had been asked for
+        # an attempt that is done may lack commands: a call can select some of them
         is_partial = last.outcome.state is State.DONE and not history.finished_commands().issuperset(commands)
         if is_partial or policy.wants_another(history):
             return Decision(Action.START, State.QUEUED, last.number + 1)
@@ -145,9 +145,9 @@ def decide(
     if alive is Liveness.ALIVE:
         return Decision(Action.FOLLOW, State.RUNNING, last.number, handle=last.handle)
     outcome = build_outcome(last, commands, finished_before(history), find_newer)
-    is_on_ssh = last.handle is not None and last.handle.executor == "ssh"  # this host may not have got the stop
+    is_on_ssh = last.handle is not None and last.handle.executor == "ssh"  # the ssh host may not have received the stop
     if alive is Liveness.UNKNOWN and (outcome.state is State.LOST or (last.stop is not None and is_on_ssh)):
-        # a job on another host, or on an ssh host that is silent for long, is followed unless the policy gives it up
+        # a job on another host, or on an ssh host that does not answer, is followed unless the policy gives it up
         is_on_farm = last.handle is not None and last.handle.executor not in ("local", "ssh")
         if is_on_farm or not policy.abandons or last.number > policy.base:
             state = State.RUNNING if is_on_farm else State.LOST
@@ -159,8 +159,8 @@ def decide(
 
 
 def finished_before(history: History) -> set[str]:
-    """Return the commands that the last attempt left out; if its files do not name them, those that others finished. A
-    killed repeat must not count as done because an earlier attempt was."""
+    """Return the commands that the last attempt left out; if its files do not name them, the commands that earlier
+    attempts finished. A killed repetition must not count as done because an earlier attempt was done."""
     last = history.last
     if last is not None and last.skips is not None:
         return last.skips
@@ -180,7 +180,7 @@ def build_outcome(
     if attempt.handle is None or attempt.handle.begins is None or state is State.DONE:
         return outcome
     outcome = replace(outcome, checkpoint=find_newer(attempt.handle.begins))
-    ran_out = attempt.is_warned and attempt.stop is None and not attempt.contradictory  # whatever its exit code
+    ran_out = attempt.is_warned and attempt.stop is None and not attempt.contradictory  # the exit code does not matter
     if not ran_out or state not in (State.FAILED, State.TIMEOUT):
         return outcome
     if outcome.checkpoint:

@@ -1,4 +1,4 @@
-"""Store metrics of runs in the index: while they run, when they end, and when the index is brought up to date."""
+"""Store metrics of runs in the index: during the runs, at their end, and when the index is brought up to date."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ from assay.values.study import MetricFile, Pattern
 
 READ_BYTES = 1 << 20
 _LINE_BYTES = 4096  # more than two lines of readings.jsonl
-_ATTEND_S = 0.15  # of a tick: with thousands of runs the next tick continues where this one stopped
+_ATTEND_S = 0.15  # time limit of a tick: with thousands of runs the next tick continues where this one stopped
 _FLUSHES = 5
 _REST_S = 60.0
-_UNTIL, _END = "until", str(math.inf)  # a key in the state of a cursor, and its value for `Source.until` None
+_UNTIL, _END = "until", str(math.inf)  # a key in the state of a cursor, and its value if `Source.until` is None
 UNREAD = 0.0  # the stamp of a row whose sources could not be read: the next reader of the study reads the run again
 
 ParsedLog = tuple[Columns, int, dict[str, Any]]
 Parse = Callable[[bytes, dict[str, Any], bool], ParsedLog]
-Listen = Callable[[str, Columns], None]  # the key of a run, and points that were just stored
-Counts = Callable[[], bool]  # whether no attempt has begun since the sources were chosen
+Listen = Callable[[str, Columns], None]  # called with the key of a run and the points that were just stored
+Counts = Callable[[], bool]  # returns whether no attempt has begun since the sources were chosen
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,17 +55,17 @@ class Source:
 
     name: str  # relative to the run directory
     parse: Parse
-    until: float | None = None  # of a continued attempt: the step where the next one continues; None: all points count
+    until: float | None = None  # the step where the next attempt continues this one; None: all points count
 
 
-# ---------------------------------------------------------------- which files, read how
+# ---------------------------------------------------------------- the files with metrics, and their parsers
 
 
 def find_sources(
     run_dir: str, spec: RunSpec, names: Sequence[str] | None = None, *, brief: bool = False, chain: Chain | None = None
 ) -> list[Source]:
     """Return the newest log of each command, the script's own series, logx's csv, and the files that the study names.
-    `brief`: for summaries, which need only the first and the last time."""
+    With `brief`, only the first and the last time of logx's csv are parsed, which is enough for summaries."""
     present = names if names is not None else os.listdir(run_dir)
     chain = Chain() if chain is None else chain
     chain.find_attempts(run_dir, spec, present)
@@ -92,13 +92,13 @@ def find_sources(
 
 
 class Chain:
-    """The attempts that the newest one continues from their checkpoints: the points of each count up to the step where
-    a later attempt continues. Without steps that point is unknown, and all points count. The attempts are read once:
-    they stay the same until another attempt begins."""
+    """The attempts that the newest one continues from their checkpoints. The points of each attempt count up to the
+    step where a later attempt continues; without steps, all points count. The attempts are read once: they stay the
+    same until another attempt begins."""
 
     def __init__(self) -> None:
-        self.numbers: list[int] | None = None  # of the continued attempts; None: not read yet
-        self.places: list[tuple[str, float]] = []  # source and end, as the index was last compared with them
+        self.numbers: list[int] | None = None  # numbers of the continued attempts; None: not read yet
+        self.places: list[tuple[str, float]] = []  # names and ends of the sources at the last call of `has_moved`
         self._steps: dict[str, float] = {}  # the first step of each source
 
     def find_attempts(self, run_dir: str, spec: RunSpec, present: Sequence[str]) -> None:
@@ -111,7 +111,7 @@ class Chain:
             self.numbers.append(number)
 
     def cut(self, run_dir: str, attempts: Sequence[Sequence[Source]]) -> list[Source]:
-        """Return the sources of these attempts, oldest first, each with the step where it ends."""
+        """Return the sources of `attempts`, which has the oldest first; each source has the step where it ends."""
         found: list[Source] = []
         until: float | None = None
         for sources in reversed(attempts):
@@ -121,7 +121,7 @@ class Chain:
         return found
 
     def _find_first_step(self, run_dir: str, source: Source) -> float:
-        """Return the first step of a source; infinity if it has none yet."""
+        """Return the first step of a source; infinity if the source has no steps yet."""
         if source.name not in self._steps:
             with contextlib.suppress(OSError), open(os.path.join(run_dir, source.name), "rb") as file:
                 columns, _, _ = source.parse(file.read(READ_BYTES), {}, False)
@@ -130,7 +130,7 @@ class Chain:
         return self._steps.get(source.name, math.inf)
 
     def has_moved(self, sources: Sequence[Source]) -> bool:
-        """Whether the ends differ from those of the last call."""
+        """Whether the ends of the sources have changed since the last call."""
         before, self.places = self.places, [(each.name, each.until) for each in sources if each.until is not None]
         return before != self.places
 
@@ -149,15 +149,15 @@ def _end_at(source: Source, until: float) -> Source:
 
 
 def _split_series(run_dir: str, present: Sequence[str], chain: Chain) -> tuple[Sequence[str], Sequence[str]]:
-    """Split the script's own series into those of the newest attempt and the continued ones, and replaced ones."""
+    """Split the script's own series into series that count (of the newest and continued attempts) and replaced ones."""
     folder = os.path.join(run_dir, layout.METRICS_DIR)
-    if layout.METRICS_DIR not in present or not os.path.isdir(folder):  # a program may write a file of this name
+    if layout.METRICS_DIR not in present or not os.path.isdir(folder):  # a program may write a file named METRICS_DIR
         return (), ()
     return layout.split_series(os.listdir(folder), chain.numbers or ())
 
 
 def _find_counting(spec: RunSpec, present: Sequence[str], command: str, chain: Chain) -> list[str]:
-    """Return the newest log of a command, and the logs that it continues if it begins from a checkpoint."""
+    """Return the newest log of a command, preceded by the logs of the attempts that it continues."""
     logs = layout.find_logs(present, spec.log_name, command)
     takes_path = spec.resume is not None and command in spec.resume.texts
     continued = {layout.log_name(spec.log_name, command, number, "") for number in chain.numbers or () if takes_path}
@@ -165,7 +165,7 @@ def _find_counting(spec: RunSpec, present: Sequence[str], command: str, chain: C
 
 
 def _file_sources(run_dir: str, pattern: MetricFile) -> Iterator[Source]:
-    """Yield the files that the pattern names; for a folder, its files of the pattern's kind."""
+    """Yield the files that the pattern names; if it names a folder, the files of the pattern's kind inside."""
     parse = _parse_file(pattern.kind, pattern.step)
     wanted = "**/*tfevents*" if pattern.kind == "tensorboard" else f"**/*.{pattern.kind}"
     find = partial(glob.glob, root_dir=run_dir, recursive=True)
@@ -177,7 +177,7 @@ def _file_sources(run_dir: str, pattern: MetricFile) -> Iterator[Source]:
 
 def parse_log(patterns: Sequence[Pattern], command: str, data: bytes, state: dict[str, Any], final: bool) -> ParsedLog:
     if not final:
-        # An unfinished line stays in the file until it is complete, so that of two readers only one stores it. A very
+        # An unfinished line is not consumed until it is complete, so that only one of two readers stores it. A very
         # long line without an end is parsed as it is.
         newline = data.rfind(b"\n")
         end = max(newline, data.rfind(b"\r", newline + 1)) + 1
@@ -190,7 +190,7 @@ def parse_log(patterns: Sequence[Pattern], command: str, data: bytes, state: dic
     return columns, len(data), extractor.state
 
 
-log_parser: Callable[[Sequence[Pattern], str, bytes, dict[str, Any], bool], ParsedLog] = parse_log  # or a limited one
+log_parser: Callable[[Sequence[Pattern], str, bytes, dict[str, Any], bool], ParsedLog] = parse_log  # `web` replaces it
 
 
 def _parse_file(kind: str, step: str | None) -> Parse:
@@ -206,10 +206,10 @@ def _parse_file(kind: str, step: str | None) -> Parse:
 
 
 class Summaries:
-    """Takes points like an index and keeps only their summaries, to show a table of runs that are not in the index."""
+    """A substitute for an index that keeps only summaries of points, to show a table of runs that are not indexed."""
 
     def __init__(self) -> None:
-        self.states: dict[str, Mapping[str, Any]] = {}  # by source
+        self.states: dict[str, Mapping[str, Any]] = {}  # source → state of its cursor
         self.tallies: dict[str, Tally] = {}
         self.is_broken = False  # a file was replaced while it was read
 
@@ -219,7 +219,7 @@ class Summaries:
     def add_columns(
         self, _key: str, source: str, cursor: Cursor, columns: Mapping[str, Any], **_for_others: object
     ) -> bool:
-        """`_for_others`: what an index needs because of other readers, which there are none here."""
+        """Add the points to the summaries. `_for_others` is ignored: only an index has other readers."""
         self.states[source] = cursor.state
         for metric, column in columns.items():
             self.tallies.setdefault(metric, Tally()).extend(*column)
@@ -251,8 +251,8 @@ class Follower:
         self.last: dict[str, tuple[float, float]] = {}  # metric -> step, value
 
     def read(self, index: Index | Summaries, final: bool = False) -> None:
-        """Read everything that is there now; with `final` also a last line without an end. Read nothing once another
-        attempt has begun: its reader has forgotten these points; they would be stored again."""
+        """Read everything that is in the file now; with `final` also a last line without an end. Read nothing once
+        another attempt has begun, whose reader has removed these points from the index: they must not return."""
         size = READ_BYTES
         while self.counts is None or self.counts():
             data = self.tail.read(size)
@@ -266,12 +266,12 @@ class Follower:
                 self.tail.offset = self.cursor.offset
                 if is_all:
                     return
-                size *= 2  # a record is larger than what is read at once
+                size *= 2  # the record is longer than the data
             elif self._store(index, columns, Cursor(self.cursor.offset + consumed, state)) and is_all:
                 return
 
     def _store(self, index: Index | Summaries, columns: Columns, cursor: Cursor) -> bool:
-        """Store the points; return False if another reader was faster, and continue from its position."""
+        """Store the points. If another reader was faster, return False and continue from that reader's position."""
         name, offset = self.source.name, self.cursor.offset
         is_stored = index.add_columns(self.key, name, cursor, columns, expected_offset=offset, counts=self.counts)
         if not is_stored:
@@ -297,7 +297,7 @@ def read_sources(
     final: bool = True,
     listen: Listen | None = None,
 ) -> None:
-    """Bring the index up to date with the files of a run; `final` if it has ended."""
+    """Bring the index up to date with the files of a run; `final`: the run has ended."""
     present = names if names is not None else os.listdir(run_dir)
     sources = find_sources(run_dir, spec, present, brief=isinstance(index, Summaries))
     if not isinstance(index, Summaries):
@@ -309,8 +309,8 @@ def read_sources(
 
 
 def _forget_replaced(index: Index, key: str, run_dir: str, spec: RunSpec, present: Sequence[str]) -> None:
-    """Forget earlier attempts: only the newest counts, and the supervisor of an earlier one may have died. This does
-    not look up what is stored first: another process may store points in between."""
+    """Forget the points of replaced attempts, whose supervisors may have died before doing so. Sources are forgotten
+    without checking whether the index has them: another process may store points after such a check."""
     chain = Chain()
     chain.find_attempts(run_dir, spec, present)
     logs = [(c.name, name) for c in spec.commands for name in layout.find_logs(present, spec.log_name, c.name)[:-1]]
@@ -330,12 +330,12 @@ def forget_uncut(index: Index, key: str, sources: Sequence[Source]) -> bool:
 
 
 def find_newest_attempt(present: Sequence[str]) -> int:
-    """Return the newest attempt by the names in a run directory; 0 if none has begun."""
+    """Return the number of the newest attempt, by the names in a run directory; 0 if no attempt has begun."""
     return max((item[1] for name in present if (item := layout.parse_numbered(name))), default=0)
 
 
 def build_counts(run_dir: str, attempt: int) -> Counts | None:
-    """Return a function that checks if this attempt is still the newest; None if Assay started none here."""
+    """Return a function that checks if this attempt is still the newest; None if Assay started no attempt here."""
     if not attempt:
         return None
     lease = os.path.join(run_dir, layout.numbered_name("lease", attempt + 1))
@@ -368,7 +368,7 @@ def build_row(
     stamp: float,
     marks: Marks,
 ) -> RunRow:
-    """Build the row of a run. A run from elsewhere has its folder's name, whatever its run.json calls it."""
+    """Build the row of a run. A received run is named after its folder, not after the name in its run.json."""
     place, received = load_place(run_dir, handle), load_received_facts(run_dir)
     return RunRow(
         key=key,
@@ -404,12 +404,12 @@ def build_row(
 
 
 def _choose_stamp(entry: Entry, read_at: float) -> float:
-    """Choose the stamp of a row; a row of an attempt that no longer counts must be read again."""
+    """Choose the stamp of a row. The run must be read again if the row is of an attempt that no longer counts."""
     counts = build_counts(entry.dir, entry.attempt)
     return read_at if counts is None or counts() else UNREAD
 
 
-# ---------------------------------------------------------------- while runs run
+# ---------------------------------------------------------------- runs that are running
 
 
 @dataclass(slots=True)
@@ -444,7 +444,7 @@ class Collector:
         self._over: dict[str, Entry] = {}  # runs that ended since the last flush
         self._ticked_at = 0.0
         self._turn = 0  # index of the run at which the next tick begins
-        self._rests_until = 0.0  # after a failure the index is not used for a while: each try may take half a minute
+        self._rests_until = 0.0  # end of the time without the index after a failure: each try may take half a minute
         self.failure: str | None = None
         self.listen: Listen | None = None  # called with all points that are read here
 
@@ -456,10 +456,10 @@ class Collector:
             self._live[entry.dir] = self._unlisted[entry.dir] = live
             if entry.attempt > 1 or was_set_aside(entry.dir):  # only the log of the new attempt counts
                 self._index.forget_points(live.key)
-                self._put(entry, live.key, UNREAD)  # if this process dies, the next one reads it
+                self._put(entry, live.key, UNREAD)  # if this process dies, the next reader reads the run
 
     def tick(self, running: Sequence[Entry], now: float) -> None:
-        # when the wall clock goes back, so do the times that this waits for: no wait gets longer
+        # if the wall clock goes back, the times of the next readings go back as well: no wait gets longer
         back_s, self._ticked_at = self._ticked_at - now, now
         if back_s > 0:
             self._rests_until -= back_s
@@ -470,7 +470,7 @@ class Collector:
         for count in range(len(running)):
             found = self._live.get(running[(self._turn + count) % len(running)].dir)
             if found is not None:
-                # the directory was removed, or the disk is full
+                # OSError: the directory was removed, or the disk is full
                 with contextlib.suppress(OSError), self._guarded():
                     self._attend(found, now)
             if time.monotonic() >= deadline:
@@ -494,13 +494,13 @@ class Collector:
         if reading is None and handle is not None and handle.executor != "local":
             lines = read_end(os.path.join(entry.dir, layout.READINGS_FILE), _LINE_BYTES).splitlines()
             last = next(filter(None, map(parse_reading, reversed(lines))), None)
-            if last and (handle.attempt == 1 or last.time >= handle.started_at):  # not of an earlier attempt
+            if last and (handle.attempt == 1 or last.time >= handle.started_at):  # the reading is of this attempt
                 reading = last
         return Usage(reading.cpu_s, reading.peak_rss_bytes) if reading else None
 
     def ended(self, entry: Entry) -> None:
         live = self._live.pop(entry.dir, None)
-        self._unlisted.pop(entry.dir, None)  # only its row as an ended run is written
+        self._unlisted.pop(entry.dir, None)  # the row of the running run need not be written
         key = self._location.key(entry.dir)
         if live is not None:
             self._pass_output_on(live)
@@ -533,7 +533,7 @@ class Collector:
                 if not refused:
                     break
                 for key, entry in self._over.items():
-                    self._put(entry, key, UNREAD)  # until its points are read
+                    self._put(entry, key, UNREAD)  # UNREAD until the points of the run are read
                 for key, entry in self._over.items():
                     read_at = time.time()
                     read_sources(self._index, key, entry.dir, entry.spec)
@@ -542,7 +542,7 @@ class Collector:
 
     @contextlib.contextmanager
     def _guarded(self) -> Iterator[None]:
-        """Suppress errors of the index: the run directories are the truth, so no run stops; the end reports it."""
+        """Suppress errors of the index, so that no run stops; `failure`, the last error, is reported at the end."""
         try:
             yield
         except FormatError:  # run.json was damaged during the run: the next reader lists the run as damaged
@@ -552,7 +552,7 @@ class Collector:
             self._rests_until = time.time() + _REST_S
 
     def last_values(self, entry: Entry) -> Mapping[str, tuple[float, float]]:
-        """Return the newest step and value of each metric of a running run, for the live view."""
+        """Return the newest step and value of each metric of a run that has not ended, for the live view."""
         live = self._live.get(entry.dir)
         merged: dict[str, tuple[float, float]] = {}
         for follower in live.followers.values() if live else ():
@@ -560,7 +560,7 @@ class Collector:
         return merged
 
     def load_summaries(self, entries: Sequence[Entry]) -> dict[str, dict[str, Summary]]:
-        """Return the metrics of ended runs by directory; nothing while the index is not used after a failure."""
+        """Return the metrics of ended runs by directory; an empty dict while the index is unused after a failure."""
         keys = {self._location.key(entry.dir): entry.dir for entry in entries}
         if time.time() >= self._rests_until:
             with contextlib.suppress(OSError), self._guarded():
@@ -598,14 +598,14 @@ class Collector:
             file.write(render_reading(reading))
 
     def _pass_output_on(self, live: _Live) -> None:
-        """Copy the run's output to `echo`. An output that was closed does not keep the index from being filled."""
+        """Copy the run's output to `echo`. If that stream was closed, the index is still filled."""
         if self._echo is None:
             return
         try:
             if live.echo is None:
                 template, command = live.entry.spec.log_name, live.entry.commands[0]
                 names = os.listdir(live.entry.dir)
-                if "{suffix}" in template:  # the logs of earlier attempts are there too
+                if "{suffix}" in template:  # the folder also has the logs of earlier attempts
                     own = layout.log_name(template, command, live.entry.attempt, "")
                     names = [name for name in names if name == own]
                 name = layout.find_log(names, template, command)

@@ -1,4 +1,4 @@
-"""A run as a supervisor sees it, what happens to it, and the interface of its observers."""
+"""The state of a run in its supervisor, the events of a run, and the interface of observers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EventKind = Literal["started", "command_started", "command_ended", "ended", "ado
 
 @dataclass(slots=True)
 class Entry:
-    """A run as this supervisor sees it."""
+    """The state of a run in this supervisor."""
 
     spec: RunSpec
     dir: str
@@ -27,26 +27,26 @@ class Entry:
     handle: JobHandle | None = None
     outcome: Outcome | None = None
     record: run_directory.RunRecord | None = None
-    is_here: bool = False  # its directory exists
-    is_mine: bool = False  # it was started or adopted by this supervisor
-    reported: frozenset[str] = NOTHING  # command events of its current attempt that were reported
+    is_here: bool = False  # the directory of the run exists
+    is_mine: bool = False  # this supervisor started or adopted the run
+    reported: frozenset[str] = NOTHING  # command events of the current attempt that were reported
     done_before: AbstractSet[str] = NOTHING  # commands that earlier attempts have finished
-    finished_here: bool = False  # it ended while this supervisor watched
-    begun_at: float | None = None  # of a farm's job; None: as far as known, it waits in the queue
-    ended_at: float | None = None  # when its job ended; processes that it left may end later
-    has_slot: bool = False  # it holds one of this supervisor's slots
+    finished_here: bool = False  # the run ended while this supervisor watched
+    begun_at: float | None = None  # when a farm began the job; None: the job waits in the queue, as far as known
+    ended_at: float | None = None  # when the job ended; processes that the job left may end later
+    has_slot: bool = False  # the run holds one of this supervisor's slots
     left: Sequence[str] | None = None  # processes left by the ended attempt; None: not searched yet
-    loss: tuple[Cause, str] | None = None  # why the ended attempt has no exit code, if its engine knows
-    begins: Beginning | None = None  # what its next attempt begins with, if the study has `resume:`
-    used_s: float = 0.0  # time of its limit that was used by the attempts which the next one continues
-    wanted: frozenset[str] | None = None  # some of its commands; None is all
-    since: int | None = None  # --force: the next attempt after this one repeats what earlier ones finished
-    trial: int | None = None  # of a search: its number
-    search_from: int | None = None  # of a search: the number of its first trial
-    kept: Mapping[str, Any] | None = None  # of a search: what its sampler needs again
+    loss: tuple[Cause, str] | None = None  # why the ended attempt has no exit code, if the engine knows
+    begins: Beginning | None = None  # the checkpoint that the next attempt begins with, if the study has `resume:`
+    used_s: float = 0.0  # time that the attempts which the next one continues have used of the run's limit
+    wanted: frozenset[str] | None = None  # names of the commands to run; None: all
+    since: int | None = None  # --force: the attempt after this one repeats commands that earlier attempts finished
+    trial: int | None = None  # number of the trial, if the run belongs to a search
+    search_from: int | None = None  # number of the first trial of the run's search
+    kept: Mapping[str, Any] | None = None  # data that the sampler of the run's search needs again
 
     def begin(self, handle: JobHandle, *, has_slot: bool) -> None:
-        """Note that this supervisor has started the next attempt, and forget the state of the one before."""
+        """Record that this supervisor has started the next attempt, and clear the state of the previous attempt."""
         self.handle, self.has_slot = handle, has_slot
         self.state, self.is_mine = State.RUNNING, True
         self.outcome = self.left = self.ended_at = self.begun_at = None
@@ -71,7 +71,7 @@ class Entry:
 
     @property
     def repeats(self) -> bool:
-        """Whether --force makes its next attempt start over."""
+        """Whether --force makes the next attempt of the run start over."""
         return self.since is not None and self.attempt <= self.since + 1
 
 
@@ -88,6 +88,6 @@ class Observer(Protocol):
 
     def started(self, entry: Entry) -> None: ...
     def tick(self, running: Sequence[Entry], now: float) -> None: ...
-    def usage(self, entry: Entry) -> Usage | None: ...  # the resources that the run used, as observed
+    def usage(self, entry: Entry) -> Usage | None: ...  # returns the observed use of resources
     def ended(self, entry: Entry) -> None: ...
     def flush(self) -> None: ...

@@ -1,8 +1,8 @@
-"""Work that can be aborted: in a child process, with a limit for its CPU time.
+"""Call functions in a child process with a limit of CPU time, so that a call can be aborted.
 
-A regular expression may take for ever. It cannot be interrupted, and blocks every thread of its process. Here the
-process is a child, `python -m assay.follow.limited_process`, which the kernel ends; the next call starts another.
-Between calls the child waits, and it ends when its parent has ended.
+Matching a regular expression may never end; it cannot be interrupted and blocks every thread of the process. Such calls
+run in the child `python -m assay.follow.limited_process`. The kernel ends the child at the limit, and the next call
+starts another child. Between calls the child waits; when its parent has ended, it ends.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class LimitedProcess:
         atexit.register(self.close)
 
     def call(self, function: str, *arguments: Any, limit_s: float) -> Any:
-        """Call `module:name` in the child; an exception there is raised as UsageError."""
+        """Call `module:name` in the child. An exception in the child is raised here as UsageError."""
         with self._lock:
             if self._child is None or self._child.poll() is not None:
                 self.close()
@@ -59,11 +59,11 @@ class LimitedProcess:
         return answer
 
     def close(self) -> int:
-        """End the child and return its exit code, 0 if there was none."""
+        """End the child and return its exit code; 0 if no child was running."""
         if (child := self._child) is None:
             return 0
         self._child = None
-        with suppress(OSError), child:  # closes its pipes, and waits
+        with suppress(OSError), child:  # `child` as a context manager closes the pipes and waits
             child.kill()
         return child.returncode
 

@@ -1,4 +1,4 @@
-"""Locate studies: the root, a study's directory, and how a name on the command line leads to studies and runs."""
+"""Find output roots, the directories of studies, and the studies and runs that a name on the command line means."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from assay.values.hooks import NATIVE
 if TYPE_CHECKING:
     from assay.config.settings import Settings
 
-# A table is shown without modules that read settings, records and commands: functions that need them import them.
+# Showing a table must not load modules that read settings, records and commands: only functions import them.
 
 HOW_TO_START = "write a study file, or see a whole example at work: assay demo"
 ALL_RUNS = "*"
@@ -58,7 +58,7 @@ def check_writable(location: StudyLocation, another: str = NATIVE.root_hint) -> 
     if not os.access(path, os.W_OK | os.X_OK, effective_ids=True):
         raise UsageError(f"the output root {location.root} cannot be written: no permission in {path}", hint)
     space = os.statvfs(path)
-    if not space.f_blocks:  # as /proc; some that can hold files count no blocks either
+    if not space.f_blocks:  # such as /proc; some file systems that can hold files also report no blocks
         import tempfile
 
         try:
@@ -80,7 +80,7 @@ def nearest_parent(path: str) -> str:
 
 
 def find_studies(root: str) -> Iterator[str]:
-    """Yield the names of directories under the root that contain runs of ours or of other tools."""
+    """Yield the names of directories under the root that contain runs of Assay or of other tools."""
     try:
         entries = sorted(os.scandir(root), key=lambda entry: entry.name)
     except (FileNotFoundError, NotADirectoryError):
@@ -101,8 +101,8 @@ class Roots(NamedTuple):
     """The folders in which studies are searched."""
 
     main: tuple[str, ...]
-    mirrors: tuple[str, ...] = ()  # copies of other roots, as NGC_LOGROOT: used only if no other root has the study
-    were_asked: bool = False  # by --root: then a folder of the name in the current one does not count
+    mirrors: tuple[str, ...] = ()  # copies of roots, such as NGC_LOGROOT: used only if no other root has the study
+    were_asked: bool = False  # given by --root: a folder of that name in the current folder is ignored if a root has it
 
     @property
     def all(self) -> list[str]:
@@ -110,7 +110,7 @@ class Roots(NamedTuple):
 
 
 def find_study(name: str, roots: Roots) -> StudyLocation:
-    """Find a study by path, or by name under one of the roots; refuse a name that fits several studies."""
+    """Find a study by path, or by name under one of the roots; refuse a name that matches several studies."""
     found = find_candidates(name, roots)
     if len(found) > 1:
         paths = [show_path(location.dir) for location in found]
@@ -138,7 +138,7 @@ def find_candidates(name: str, roots: Roots) -> list[StudyLocation]:
 
 
 def _existing(paths: Sequence[str]) -> list[StudyLocation]:
-    """Return the studies among these paths, each once, even if several links lead to it."""
+    """Return the studies among these paths. A study to which several links lead is returned once."""
     studies = {os.path.realpath(path): path for path in reversed(paths) if os.path.isdir(path) and is_study(path)}
     return [StudyLocation(os.path.dirname(path), os.path.basename(path)) for path in reversed(studies.values())]
 
@@ -155,7 +155,7 @@ def show_path(path: str) -> str:
 
 
 def show_near(path: str) -> str:
-    """Return the path relative to the current folder if it is inside of it, else as it is."""
+    """Return the path relative to the current folder if the path is inside that folder, else unchanged."""
     relative = os.path.relpath(path)
     return path if relative.startswith(os.pardir) else relative
 
@@ -178,7 +178,7 @@ class FoundRun(NamedTuple):
 
 
 def find_roots(flag: str | None) -> Roots:
-    """Return the root of the flag; without a flag the settings' root and those of other tools."""
+    """Return the root that `flag` names; without a flag, the root of the settings and the roots of other tools."""
     if flag is not None:
         return Roots((os.path.abspath(flag),), were_asked=True)
     from assay.config.settings import load_settings
@@ -189,7 +189,7 @@ def find_roots(flag: str | None) -> Roots:
 
 
 def load_foreign_roots() -> Roots:
-    """Return the roots that other tools are set to use, and the copies of them."""
+    """Return the roots in the settings of other tools, and the copies of these roots."""
     if not any(os.path.isfile(os.path.expanduser(path)) for path in layout.FOREIGN_SETTINGS):
         return Roots(())
     found = []
@@ -198,14 +198,14 @@ def load_foreign_roots() -> Roots:
             main, mirrors = plugins.load(reader)()
         except UsageError:  # the tool's own settings are wrong
             raise
-        except Exception:  # noqa: BLE001, S112 whatever a plug-in does
+        except Exception:  # noqa: BLE001, S112 a plug-in may raise any error
             continue
         found.append((main, mirrors))
     return Roots(tuple(path for main, _ in found for path in main), tuple(path for _, more in found for path in more))
 
 
 def find_locations(names: Sequence[str], flag: str | None, *, foreign_first: bool = False) -> list[StudyLocation]:
-    """Find studies by name, or the only one. `foreign_first`: search a name in the roots of other tools before ours."""
+    """Find studies by name, or the only study. `foreign_first`: search names in the roots of other tools first."""
     roots = find_roots(flag)
     if names:
         return [_find_location(name.rstrip("/"), roots, foreign_first and flag is None) for name in names]
@@ -226,11 +226,11 @@ def _find_location(name: str, roots: Roots, foreign_first: bool) -> StudyLocatio
     return find_study(name, roots)
 
 
-# ---------------------------------------------------------------- how to name a study in a command that is advised
+# ---------------------------------------------------------------- names of studies in commands of hints
 
 
 def show_study(location: StudyLocation) -> str:
-    """Return the study's name if it finds this study from the current folder, else its path."""
+    """Return the study's name if the name leads to this study from the current folder, else the study's path."""
     try:
         found = find_candidates(location.name, find_roots(None))
     except AssayError:  # invalid settings: a path does not need them
@@ -246,7 +246,7 @@ def show_command(
     options: Sequence[str] = (),
     assignments: Sequence[str] = (),
 ) -> str:
-    """Return `assay ls STUDY`, or `assay logs STUDY/RUN`, to be pasted in the current folder."""
+    """Return a command such as `assay ls STUDY` or `assay logs STUDY/RUN` that works in the current folder."""
     study = show_study(location)
     from assay.values.run import build_command
 
@@ -262,8 +262,8 @@ def show_adopt(location: StudyLocation, run: str) -> str:
 
 
 def advise_adopting(location: StudyLocation, run: str) -> tuple[str, str]:
-    """Return what can be done with a received run, and the command for it. `assay adopt` refuses one with the same id
-    as a run that was made here."""
+    """Return what can be done with a received run, and the command that does it. `assay adopt` refuses a received run
+    that has the same id as a run that was made here."""
     from assay.record import run_directory
     from assay.record.received import is_foreign
 
@@ -277,7 +277,7 @@ def advise_adopting(location: StudyLocation, run: str) -> tuple[str, str]:
 
 
 def find_own_files(location: StudyLocation) -> Iterator[tuple[float, str]]:
-    """Yield existing study files of runs made or adopted here, with times; runs from elsewhere may name any file."""
+    """Yield existing study files of runs made or adopted here, with times. A received run may name any file."""
     from assay.record import run_directory
     from assay.record.received import load_received
 
@@ -292,8 +292,8 @@ def find_own_files(location: StudyLocation) -> Iterator[tuple[float, str]]:
 
 
 def find_patterns(names: Sequence[str], flag: str | None) -> tuple[list[StudyLocation], tuple[tuple[str, str], ...]]:
-    """Return the studies for a table, and (study, pattern of its runs) if a name is not a study; empty: all runs. A
-    name is STUDY, STUDY/RUN, STUDY/PATTERN, a run's name or id, or a folder."""
+    """Return the studies for a table, and pairs of a study and a pattern of its runs. There are no pairs, which means
+    all runs, if every name is a study. A name is STUDY, STUDY/RUN, STUDY/PATTERN, a run's name or id, or a folder."""
     with suppress(NotFoundError):
         return find_locations(names, flag), ()
     found = [each for name in names for each in _find_pattern(name, flag)]
@@ -373,7 +373,7 @@ def _match(location: StudyLocation, pattern: str, foreign: bool) -> list[FoundRu
 
 
 def is_run_name(name: str, flag: str | None) -> bool:
-    """Whether a run has this name, or fits it as a pattern with * or ?; ids do not count."""
+    """Whether a run has this name, or matches it as a pattern with * or ?. Ids of runs are not compared."""
     from fnmatch import fnmatchcase
 
     is_pattern = "*" in name or "?" in name
@@ -384,7 +384,7 @@ def is_run_name(name: str, flag: str | None) -> bool:
 
 
 def _has_id(run_dir: str, start: str) -> bool:
-    """Whether the run's id starts so. A run with a damaged run.json has no id, and must not hide the others."""
+    """Whether the run's id begins with `start`. A run with a damaged run.json has no id and must not raise an error."""
     from assay.record import run_directory
 
     try:

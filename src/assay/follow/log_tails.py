@@ -1,4 +1,4 @@
-"""The log of what failed in a run, and its last lines."""
+"""Find the log of the command that failed in a run, its last lines, and its lines about errors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from assay.values.document import Block, Code, Text
 TAIL_LINES = 10
 _TAIL_BYTES = 8192
 _TRACEBACK = "Traceback (most recent call last)"
-# an error word is not the metric in `error 0.12`
+# `_ERROR` does not match the name of a metric, as in `error 0.12`
 _ESCAPE = r"\x1b\[[0-?]*[ -/]*[@-~]"
 _ERROR = re.compile(
     r"(?i)\b(?:\w*(?:error|exception)(?![\w'\"]*\s*[=:]?\s*[-+.\d])|fatal|panic|killed|aborted|out of memory|"
@@ -40,7 +40,7 @@ def find_failed_log(run_dir: str, log_name: str, commands: tuple[str, ...]) -> s
 
 
 def load_tail(path: str, most: int = TAIL_LINES) -> list[str]:
-    """Return the last lines of a log; nothing if it is empty."""
+    """Return the last lines of a log; an empty list if the log is empty."""
     return split_log(read_end(path, _TAIL_BYTES))[-most:]
 
 
@@ -51,7 +51,7 @@ def build_tail(path: str, shown_path: str, most: int = TAIL_LINES) -> Iterator[B
 
 
 def find_errors(path: str, most: int = TAIL_LINES) -> list[str]:
-    """Return tracebacks, lines about errors (the first of those that differ only in numbers), and the last lines."""
+    """Return tracebacks, lines about errors, and the last lines. Lines that differ only in numbers are given once."""
     found: dict[str, list[str]] = {}
     with open(path, encoding="utf-8", errors="replace") as file:
         for block in _find_blocks(file):
@@ -64,7 +64,7 @@ def find_errors(path: str, most: int = TAIL_LINES) -> list[str]:
 
 
 def _find_blocks(lines: Iterable[str]) -> Iterator[list[str]]:
-    """Yield each traceback to its last line, even with a launcher's prefix, and each line about an error."""
+    """Yield each traceback up to its last line, and each line about an error. Lines may have a launcher's prefix."""
     block, before = deque[str](maxlen=_MOST_FRAMES), ""
     for line in lines:
         prefix, has_traceback, _ = line.partition(_TRACEBACK)
@@ -79,7 +79,7 @@ def _find_blocks(lines: Iterable[str]) -> Iterator[list[str]]:
 
 
 def split_log(text: str) -> list[str]:
-    """Return the lines as a terminal shows them: of a line rewritten by carriage returns only the last state."""
+    """Return the lines as a terminal shows them; a line that carriage returns rewrote is shown in its last state."""
     lines = (line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n"))
     cleaned = [clean(re.sub(_ESCAPE, "", line).expandtabs(4)).rstrip() for line in lines]
     while cleaned and not cleaned[-1]:

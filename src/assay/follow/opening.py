@@ -1,4 +1,4 @@
-"""Open the index of a root: the one that `ASSAY_INDEX` or the settings name, else a SQLite file on this machine."""
+"""Open the index of a root: the index that `ASSAY_INDEX` or the settings name, else a SQLite file on this machine."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ LOCAL = "local"
 def open_index(
     root: str | os.PathLike[str], warn: Notify = ignore, *, is_needed: bool = True, renew: bool = False
 ) -> Index:
-    """Open the index of a root. `is_needed=False`: if a server cannot be used, warn and use an index in memory, since
-    the run directories are what counts. `renew`: replace an index of another format on a server too."""
+    """Open the index of a root. With `is_needed=False`, warn and use an index in memory if a server cannot be used: the
+    run directories are complete. `renew`: also replace an index of another format on a server."""
     index: Index
     address = find_address()
     open_shared = require_function("index.open_shared", "an index on a server") if address else None
@@ -52,20 +52,20 @@ def open_index_of(locations: Sequence[StudyLocation]) -> Index:
 
 
 def find_address() -> str:
-    """Return the address of a shared index; empty if there is none."""
+    """Return the address of a shared index; an empty string if none is configured."""
     found = os.environ.get("ASSAY_INDEX", "").strip()
     if not found and _may_have_settings(os.getcwd()):
-        from assay.config.settings import load_settings  # only if there may be a file
+        from assay.config.settings import load_settings  # loaded only if there may be a settings file
 
         try:
             found = load_settings(os.getcwd(), os.environ).index or ""
-        except (AssayError, OSError):  # commands that need the settings report the error; others work without
+        except (AssayError, OSError):  # commands that need the settings report the error; other commands work
             return ""
     return "" if found == LOCAL else found
 
 
 def _may_have_settings(folder: str) -> bool:
-    """Whether `load_settings` would find a file: loading its modules takes as long as a table of 500 runs."""
+    """Whether `load_settings` may find a file. Loading its modules takes as long as showing a table of 500 runs."""
     base = os.environ.get("XDG_CONFIG_HOME") or os.path.join(os.path.expanduser("~"), ".config")
     if os.path.exists(os.path.join(base, "assay", "config.toml")):
         return True

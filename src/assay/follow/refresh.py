@@ -1,4 +1,4 @@
-"""Bring the index up to date with the run directories: ours, and those of other tools."""
+"""Bring the index up to date with the run directories of Assay and of other tools."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from assay.values.study import LOCAL
 from assay.values.verdict import Verdict
 
 _TRIES = 3
-_SIBLINGS = 20  # runs of a study in which its file's name is searched
+_SIBLINGS = 20  # most runs of a study whose records are searched for the name of its file
 
 
 def refresh_root(index: Index, root: str, console: Console = SILENT, *, stores_points: bool = False) -> int:
@@ -48,7 +48,7 @@ def refresh_root(index: Index, root: str, console: Console = SILENT, *, stores_p
 def refresh_study(
     index: Index, location: StudyLocation, console: Console = SILENT, *, stores_points: bool = False
 ) -> int:
-    """Read changed runs and return their number; of new runs only the summaries, unless `stores_points`."""
+    """Read changed runs and return their number. For new runs store only summaries, unless `stores_points`."""
     with suppress(OSError):
         read_verdicts(index, location)
     changes = find_changes(location.dir, location.name, index.load_runs([location.name]))
@@ -74,7 +74,7 @@ def apply_changes(
                 _try_refresh(index, location, change, console, stores_points=stores_points)
         if changes.gone:
             index.forget_runs(changes.gone)
-    for _ in range(_TRIES):  # another process stored these first and may have ended since: the rest is read here
+    for _ in range(_TRIES):  # another process first stored points of `refused` and may have ended: read the rest here
         again = {key for key, _ in refused}
         with index.batch() as refused:
             for change in changed if again else ():
@@ -93,10 +93,10 @@ def _try_refresh(
 
 
 def store_points(index: Index, location: StudyLocation) -> None:
-    """Store the points of all runs of a study of which only summaries are stored."""
+    """Store the points of those runs of a study whose summaries alone are stored."""
     summarised = set(index.find_summarised([location.name]))
     rows = [row for row in index.load_runs([location.name]) if row.key in summarised]
-    index.put_runs([row._replace(stamp=UNREAD) for row in rows])  # if this process dies, the next one reads them
+    index.put_runs([row._replace(stamp=UNREAD) for row in rows])  # if this process dies, the next reader reads the runs
     found = [build_change(os.path.join(location.root, row.key)) for row in rows]
     changed = [change for change in found if change is not None]  # removed runs are forgotten by the next refresh
     console = CollectingConsole()
@@ -106,7 +106,7 @@ def store_points(index: Index, location: StudyLocation) -> None:
 
 
 def refresh_one(index: Index, location: StudyLocation, run_dir: str) -> None:
-    """Bring the index up to date with a single run of ours."""
+    """Bring the index up to date with a single run that Assay made."""
     key = location.key(run_dir)
     known = index.load_runs(keys=[key])
     if known and key in index.find_summarised([location.name]):
@@ -138,7 +138,7 @@ def refresh_run(index: Index, location: StudyLocation, change: FolderChange, *, 
     number = last.number if last else 0
     row = build_row(record.spec, record, path, key, history.state, number, outcome, handle, change.stamp, marks)
     row = replace_state(row, path, record, history)
-    if change.known_at is not None and change.known_at != record.created_at:  # of a removed directory
+    if change.known_at is not None and change.known_at != record.created_at:  # the points are of a removed directory
         index.forget_points(key)
     try:
         found = Summaries()
@@ -149,7 +149,7 @@ def refresh_run(index: Index, location: StudyLocation, change: FolderChange, *, 
             index.add_summaries(key, found.states, found.carry())
         else:
             read_sources(index, key, path, record.spec, final=row.state.is_over)
-    except (AssayError, OSError):  # the run is listed nevertheless, and read again by the next reader
+    except (AssayError, OSError):  # the run is listed nevertheless, and the next reader reads it again
         index.put_runs([row._replace(stamp=UNREAD)])
         raise
     index.put_runs([row])
@@ -164,15 +164,15 @@ def _load_marks(change: FolderChange) -> Marks:
 
 
 def describe_damage(run_dir: str) -> str:
-    """Describe the damage, with the command that repairs the run or makes room for another trial."""
+    """Describe the damage, with the command that repairs the run or, for a trial, moves it out of the way."""
     study_dir, name = os.path.split(run_dir)
-    is_trial = layout.parse_trial_name(name) is not None  # only its own record had the values of the trial
+    is_trial = layout.parse_trial_name(name) is not None  # only the damaged record had the values of the trial
     what = "make room for another trial" if is_trial else "repair it"
     siblings = (each for each in run_directory.find_run_dirs(study_dir) if load_received(each) is None)
     record = next(filter(None, map(run_directory.try_record, islice(siblings, _SIBLINGS))), None)
     if is_trial or record is None or not record.spec.commands or not os.path.isfile(record.source):
         words = ["mv", "--", show_near(run_dir), show_near(os.path.join(study_dir, f".{name}.damaged"))]
-    else:  # this completes or rebuilds the folder
+    else:  # `assay run` completes or rebuilds the folder
         root = show_near(os.path.dirname(study_dir))
         options = [] if root == layout.DEFAULT_ROOT and "ASSAY_ROOT" not in os.environ else ["--root", root]
         words = ["assay", "run", show_near(record.source), f"--study={os.path.basename(study_dir)}", *options]
@@ -180,9 +180,9 @@ def describe_damage(run_dir: str) -> str:
 
 
 def replace_state(row: RunRow, path: str, record: run_directory.RunRecord, history: run_directory.History) -> RunRow:
-    """Return the row of a run that is not concluded, from its files and processes; nothing is written."""
+    """Return `row`, with the state from files and processes if the run is not concluded. Nothing is written."""
     if row.state.is_over or not history.attempts:
-        # a run without commands and attempts is of another tool
+        # a run without commands and attempts was made by another tool
         return row._replace(state=State.DONE if not history.attempts and not record.spec.commands else row.state)
     decision = conclude(path, history, run_directory.find_commands(record.spec))
     outcome, handle = decision.outcome, decision.handle
@@ -198,7 +198,7 @@ def replace_state(row: RunRow, path: str, record: run_directory.RunRecord, histo
         reason=outcome.reason if outcome else _find_wait_reason(decision, path, history),
         cause=outcome.cause if outcome else "",
         ended_at=ended_at,
-        # read again each time: other hosts, and scripts' exit codes, leave no trace in the folder
+        # such a run is read again each time: other hosts, and scripts' exit codes, leave no trace in the folder
         stamp=UNREAD if decision.state is State.LOST and (outcome is None or not record.spec.commands) else row.stamp,
     )
 
@@ -212,7 +212,7 @@ def _find_wait_reason(decision: Decision, path: str, history: run_directory.Hist
 
 
 def load_history(path: str) -> run_directory.History:
-    """Return the attempts of a run, after linking the files that its job left on a farm."""
+    """Return the attempts of a run, after creating links to the files that its job left on a farm."""
     history = run_directory.load_history(path)
     handle = history.last.handle if history.last else None
     if handle is None or history.state.is_over or not handle.farm_root:
@@ -225,7 +225,7 @@ def conclude(path: str, history: run_directory.History, commands: tuple[str, ...
     """Decide about a run that is not concluded, from its files and the process table."""
     look = partial(load_liveness, run_dir=path), RetryPolicy(), partial(find_newer, path)
     decision = decide(history, commands, *look)
-    if decision.state is State.LOST:  # it may have ended after its files were read: now they are complete
+    if decision.state is State.LOST:  # the attempt may have ended after its files were read, which are complete now
         decision = decide(run_directory.load_history(path), commands, *look)
     handle = decision.handle
     if decision.state is State.RUNNING and handle and handle.executor != LOCAL:
@@ -252,17 +252,17 @@ def _foreign_row(key: str, change: FolderChange, marks: Marks) -> RunRow:
         tags=marks.tags,
         note=marks.note,
         files=change.files,
-        stamp=change.stamp if origin else 0.0,  # without its plug-in the run is read again each time
+        stamp=change.stamp if origin else 0.0,  # without a plug-in for the tool, the run is read again each time
     )
 
 
 def _load_foreign(path: str) -> tuple[str, FolderRun]:
-    """Return the tool that made the directory, and its run; an empty name if no installed plug-in reads it."""
+    """Return the tool that made the directory, and its run; an empty name if no plug-in reads the directory."""
     problems = []
     for dialect in plugins.find_dialects():
         try:
             run: FolderRun | None = plugins.load(dialect.folder_reader)(path) if dialect.folder_reader else None
-        except Exception as error:  # noqa: BLE001 whatever a plug-in does
+        except Exception as error:  # noqa: BLE001 a plug-in may raise any error
             problems.append(f"{dialect.name}: {error}")
             continue
         if run is not None:
@@ -271,11 +271,11 @@ def _load_foreign(path: str) -> tuple[str, FolderRun]:
 
 
 def _summarise_foreign_runs(index: Index, location: StudyLocation, changed: Sequence[FolderChange]) -> set[str]:
-    """Store the summaries of runs that the index does not have; return their keys."""
+    """Store the summaries of other tools' runs that the index does not have, and return the keys of these runs."""
     new = [change for change in changed if change.is_new and not change.is_ours]
     if not new:
         return set()
-    plugins.find_dialects()  # here once, not in both processes
+    plugins.find_dialects()  # loaded once before the process forks
     found = [each for each in map_in_two(partial(_summarise_foreign, location), new) if each is not None]
     rows = unpack_rows([row for row, _, _ in found])
     index.put_runs(rows)
@@ -285,7 +285,7 @@ def _summarise_foreign_runs(index: Index, location: StudyLocation, changed: Sequ
 
 
 def _summarise_foreign(location: StudyLocation, change: FolderChange) -> tuple[bytes, Any, Any] | None:
-    """Return a packed row and the arguments of `add_summaries`, also across processes; None if that is impossible."""
+    """Return a packed row and arguments of `add_summaries`, as values of `marshal`; None if the run cannot be read."""
     key, found = location.key(change.path), Summaries()
     try:
         row = _foreign_row(key, change, _load_marks(change))
@@ -298,11 +298,11 @@ def _summarise_foreign(location: StudyLocation, change: FolderChange) -> tuple[b
     return pack_row(row._replace(started_at=started_at)), found.states, found.carry()
 
 
-# ------------------------------------------------------------ verdicts, kept in .assay/verdicts.jsonl of their study
+# ------------------------------------------------------------ verdicts in .assay/verdicts.jsonl of each study
 
 
 def read_verdicts(index: Index, location: StudyLocation) -> None:
-    """Read what was appended to the file since the index read it; the whole file if it is shorter than before."""
+    """Read the lines that were appended since the index last read the verdicts; all lines if the file is shorter."""
     path, known = find_verdicts_file(location), index.load_verdict_offset(location.name)
     size = os.stat(path).st_size if os.path.exists(path) else 0
     if size == known:
@@ -326,7 +326,7 @@ def find_verdicts_file(location: StudyLocation) -> str:
 
 
 def read_verdict_line(line: bytes, location: StudyLocation) -> Sequence[VerdictRow]:
-    """Parse a verdict, at most as good as its findings support; raise ValueError if it is damaged."""
+    """Parse a line with verdicts, each at most as good as its findings support; raise ValueError if it is damaged."""
     try:
         content = parse_json(line)
         at, source = float(content["at"]), str(content["source"])

@@ -1,4 +1,4 @@
-"""The current state of a run and its supervisors, from its files and the process table, without the index."""
+"""Load the current state of a run and of its supervisors from files and the process table, without the index."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from assay.values.secrets import hide_spec
 
 @dataclass(frozen=True, slots=True)
 class RunStatus:
-    """A run as its files and the process table show it; `outcome` may not be written yet."""
+    """The state of a run by its files and the process table; `outcome` may not be written yet."""
 
     record: run_directory.RunRecord
     history: run_directory.History
@@ -27,7 +27,7 @@ class RunStatus:
 
     @property
     def is_damaged(self) -> bool:
-        """Whether its record is lost; its process may still be running."""
+        """Whether the record of the run is lost. The process of the run may still be running."""
         return self.outcome is not None and self.outcome.state is State.DAMAGED
 
     @property
@@ -40,7 +40,7 @@ class RunStatus:
 
     @property
     def is_of_script(self) -> bool:
-        """Whether a script opened the run: it has no command that Assay could start."""
+        """Whether a script opened the run, which therefore has no command that Assay could start."""
         return not (self.record.spec.commands or self.record.origin or self.is_damaged)
 
     @property
@@ -49,7 +49,7 @@ class RunStatus:
 
 
 def load_shown(run_dir: str) -> RunStatus:
-    """Load a status for printing, without secrets that a run.json of another machine or tool may contain."""
+    """Load a status for printing. Secrets, which a run.json of another machine or tool may contain, are hidden."""
     status = load_status(run_dir)
     return replace(status, record=replace(status.record, spec=hide_spec(status.record.spec)))
 
@@ -62,7 +62,7 @@ def load_status(run_dir: str) -> RunStatus:
     except OSError as error:
         raise FormatError(f"{run_dir} cannot be read: {error.strerror}") from error
     last = history.last
-    if record is None:  # its process may still be running
+    if record is None:  # the process of a damaged run may still be running
         study_dir, name = os.path.split(run_dir)
         spec = RunSpec(run_directory.load_job_field(run_dir, layout.ENV_RUN_ID) or "", name, {}, ())
         record = run_directory.RunRecord(spec, os.path.basename(study_dir), "", 0.0)
@@ -71,7 +71,7 @@ def load_status(run_dir: str) -> RunStatus:
         outcome = Outcome(State.DAMAGED, number, codes, describe_damage(run_dir))
         return RunStatus(record, history, State.RUNNING if is_running else State.DAMAGED, outcome)
     if last is None:
-        state = State.QUEUED if record.spec.commands else State.DONE  # another tool made it
+        state = State.QUEUED if record.spec.commands else State.DONE  # another tool made a run without commands
         return RunStatus(record, history, state)
     if last.outcome is not None:
         return RunStatus(record, history, last.outcome.state, last.outcome)
@@ -96,15 +96,15 @@ def find_owner(handle: JobHandle | None) -> SupervisorRecord | None:
 
 
 def find_supervisors(run_dirs: Iterable[str], study_dir: str | None = None) -> list[SupervisorRecord]:
-    """Return other live processes of this host that started the last attempts of these runs. With `study_dir` also
-    those that have started nothing: they wait for a slot, or watch runs of another supervisor."""
+    """Return other live processes of this host that started the last attempts of these runs. With `study_dir`, also
+    return supervisors that have started nothing: they wait for a slot, or watch runs of another supervisor."""
     registered = load_supervisors(study_dir) if study_dir is not None else ()
     ours = [each for each in registered if each.host == processes.host_name() and each.pid != os.getpid()]
     found = {each for each in ours if each.is_alive}
     for run_dir in run_dirs:
         try:
             last = run_directory.load_history(run_dir).last
-        except OSError:  # removed or unreadable: its supervisor is unknown
+        except OSError:  # the run was removed or is unreadable: its supervisor is unknown
             continue
         if (owner := find_owner(last.handle if last else None)) is not None:
             found.add(owner)

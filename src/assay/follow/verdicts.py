@@ -1,4 +1,4 @@
-"""Store verdicts with their study and in the index."""
+"""Store verdicts in the directory of their study and in the index."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from assay.values.verdict import Verdict
 def record_verdicts(
     location: StudyLocation, source: str, verdicts: Mapping[Any, Verdict], index: Index | None = None
 ) -> list[str]:
-    """Store verdicts by run name (None: the whole study); return problems as warnings, as the verdict still counts."""
+    """Store verdicts by run name (None: the whole study). Return texts of warnings if they cannot be stored."""
     if not verdicts:
         return []
     facts = [{"run": run, **build_plain(verdict)} for run, verdict in verdicts.items()]

@@ -37,7 +37,7 @@ class Budget:
             self.used_s += self._weigh(entry) * max(0.0, entry.outcome.ended_at - entry.outcome.started_at)
 
     def measure_s(self, running: Iterable[Entry] = ()) -> float:
-        """Return the time used so far by attempts that have ended and by the `running` ones."""
+        """Return the time used so far by attempts that have ended and by the attempts of `running`."""
         begun = [entry for entry in running if entry.handle and entry.is_mine and not entry.is_waiting]
         spans = ((each, time.time() - (each.begun_at or each.handle.started_at)) for each in begun if each.handle)
         return self.used_s + sum(self._weigh(each) * max(0.0, span_s) for each, span_s in spans)
@@ -49,6 +49,6 @@ class Budget:
         return len(slot.split(",")) if slot and slot != CPU else resources.gpus or 0
 
     def describe(self, names: Sequence[str]) -> str:
-        """Describe what the budget was used for, and the runs that did not start."""
+        """Describe how much time was used, and the runs that did not start. `names`: names of these runs."""
         runs = f"{render_count(len(names), 'run')} did not start: {join_first(names, _MOST_NAMED)}"
         return f"the budget of {self.text} is used ({self.used_s / 3600:.3g} {UNITS[self.unit]}), so {runs}"

@@ -1,4 +1,4 @@
-"""The live view of a study that runs: counts, running runs, the best run so far, and what the study waits for."""
+"""The live view of a running study: counts, running runs, the best run so far, and what the study waits for."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from assay.values.study import Study
 
 
 class Goal(NamedTuple):
-    """A metric, its better direction, and which of its values (last, best …) a run is compared by."""
+    """A metric, its better direction, and the value (last, best …) by which runs are compared."""
 
     metric: str
     direction: Direction
@@ -42,14 +42,14 @@ class Leader(NamedTuple):
     run: str
     value: float
     goal: Goal
-    is_new: bool = False  # the run ended since the last call of `update`
+    is_new: bool = False  # whether the run ended since the last call of `update`
 
     def render_value(self) -> str:
         return f"{self.goal.metric} {render_number(self.value)} ({self.goal.direction})"
 
 
 def choose_goal(study: Study) -> Goal | None:
-    """Return the metric of the study's search, else of its first check; None if it has neither."""
+    """Return the metric of the study's search, else of its first check; None if the study has neither."""
     if study.search is not None:
         objective = study.search.objectives[0]
         return Goal(objective.metric, objective.direction, study.search.at)
@@ -75,12 +75,12 @@ class BestSoFar:
         self.leader: Leader | None = None
 
     def note(self, entry: Entry) -> None:
-        """Note a run that has ended."""
+        """Record a run that has ended."""
         if _counts(entry):
             self._ended.append(entry)
 
     def update(self, supervisor: Supervisor) -> Leader | None:
-        """Return the best run now. The index is read once if runs have ended since the last call, else not at all."""
+        """Return the best run so far. The index is read only if runs have ended since the last call."""
         if self.leader is not None and self.leader.is_new:
             self.leader = self.leader._replace(is_new=False)
         collector = supervisor.observer
@@ -110,17 +110,17 @@ class BestSoFar:
 
 @dataclass(slots=True)
 class Watcher:
-    """Listens to events and draws the view."""
+    """Listens to events of runs and draws the live view."""
 
     progress: Progress
     study: str
     began: float = field(default_factory=time.time)
-    news: list[RunningRow | EndedRow] = field(default_factory=list)  # since the view was last drawn
+    news: list[RunningRow | EndedRow] = field(default_factory=list)  # rows since the view was last drawn
     durations: list[float] = field(default_factory=list)
     kept: int | None = None
-    found: set[tuple[str, int]] = field(default_factory=set)  # runs that were under way before: name, attempt
+    found: set[tuple[str, int]] = field(default_factory=set)  # name and attempt of runs that were already running
     best: BestSoFar = field(default_factory=BestSoFar)
-    step_name: str = ""  # the name of the step of the first run that has one
+    step_name: str = ""  # `step` or `epoch`, by the first run that has steps
 
     def listen(self, event: Event) -> None:
         entry = event.entry

@@ -1,4 +1,4 @@
-"""A study before anything is written: options, plan, reasons to refuse it, a dry run; and its report at the end."""
+"""The options, plan, checks and dry run of a study, for which nothing is written, and its report at the end."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 _ASSIGNMENT = r"[A-Za-z_]\w*=\S*"
 _PLAIN_WORD = r"[\w./+@%,:-]+"
-# words before the real program; neither these nor bash's builtins are looked up
+# words that may precede a program, and builtins of bash, which are not looked up as programs
 _NOT_PROGRAMS = SHELL_WORDS | {"!", ":", "[", "[[", "echo", "false", "printf", "pwd", "test", "true", "{", "}"}
 _BAD = (State.FAILED, State.TIMEOUT, State.LOST, State.STOPPED)
 _EXIT_CODES = {**dict.fromkeys(_BAD, ExitCode.FAILED), State.DAMAGED: ExitCode.INTERNAL}
@@ -48,13 +48,13 @@ _EXIT_CODES = {**dict.fromkeys(_BAD, ExitCode.FAILED), State.DAMAGED: ExitCode.I
 
 @dataclass(frozen=True, slots=True)
 class Again:
-    """The parts of a call that are repeated in the command for its failed runs: without --force and output options."""
+    """The parts of a call that the command for its failed runs repeats, which has no --force and output options."""
 
-    words: tuple[str, ...]  # assay run
+    words: tuple[str, ...]  # the command, such as `assay run`
     file: str | None = None
     options: tuple[str, ...] = ()
     overrides: tuple[str, ...] = ()  # NAME=VALUE; they follow the file
-    takes_retry: bool = True  # whether it has --retry failed and --new-code; if not, the same call repeats failed runs
+    takes_retry: bool = True  # whether the command has --retry and --new-code; else the same call repeats failed runs
 
     def build(self, *more: str) -> str:
         operands = [*([self.file] if self.file is not None else []), *self.overrides]
@@ -63,32 +63,32 @@ class Again:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The run that this one repeats with changes (`assay rerun RUN NAME=VALUE`), and the code that it gets."""
+    """The run that a new run repeats with changes (`assay rerun RUN NAME=VALUE`), and the code of the new run."""
 
-    parent: str | None  # the key of the other run; None: the run repeats none, and has code of its own
-    overrides: tuple[str, ...] = ()  # the parent's and the new ones, without their secrets
+    parent: str | None  # the key of the repeated run; None: the run repeats no other run, and has code of its own
+    overrides: tuple[str, ...] = ()  # the parent's overrides and the new ones, without their secrets
     settings: tuple[str, ...] = ()  # the parent's assignments of --set and the new ones, without their secrets
-    code_hash: str | None = None  # the snapshot that the run gets; None: the current code, or the live one
-    commit: str | None = None  # of that snapshot
+    code_hash: str | None = None  # the snapshot that the run gets; None: the current code, or live code
+    commit: str | None = None  # the commit of the snapshot `code_hash`
     failed_code: str | None = None  # the snapshot of a failed parent, which the current code replaces
 
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """The options of a command that runs something."""
+    """The options of a command that starts runs."""
 
     file: str = ""
     root: str | None = None
     study: str | None = None
     slots: tuple[str, ...] | None = None
-    on: str | None = None  # a farm; None: the file's default; "local": here
-    titles: tuple[str, ...] | None = None  # empty or None: all
-    commands: tuple[str, ...] | None = None  # empty or None: all
-    where: Where | None = None  # only the planned runs that match
+    on: str | None = None  # a farm; None: the file's default; "local": this machine
+    titles: tuple[str, ...] | None = None  # empty or None: all parts of the file
+    commands: tuple[str, ...] | None = None  # empty or None: all commands
+    where: Where | None = None  # start only the planned runs that match
     sample: int | None = None
     seed: int | None = None
     retry: frozenset[State] = frozenset()
-    force: bool = False  # run again what is finished
+    force: bool = False  # repeat runs that are finished
     names_runs: bool = False  # the call names its runs (`assay rerun`): each choice of runs is another pass of --force
     new_code: bool = False
     old_code: bool = False  # a failed run that is repeated keeps its snapshot, even if the code has changed since
@@ -96,7 +96,7 @@ class RunOptions:
     load: LoadOptions = field(default_factory=LoadOptions)
     tag: str | None = None
     cooldir: bool = True
-    keeps_finished: bool = True  # False: where all are finished, new runs are started, if the dialect counts calls
+    keeps_finished: bool = True  # False: if all runs are finished and the dialect counts calls, start new runs
     output: str | None = None  # the study's folder as given in the call
     shares_output: bool = False  # the runs have one folder of results in common
     grace_s: float = 10.0
@@ -104,8 +104,8 @@ class RunOptions:
     overrides: tuple[str, ...] = ()  # NAME=VALUE: parameters
     settings: tuple[str, ...] = ()  # KEY=VALUE: other keys of the file (--set)
     from_checkpoint: bool = False  # new runs begin with the newest checkpoint of their parents, by the key `resume:`
-    origins: Mapping[str, Origin] = field(default_factory=dict)  # run id -> where it comes from
-    again: Again | None = None  # the parts for a command that repeats failed runs; None: it can only name the runs
+    origins: Mapping[str, Origin] = field(default_factory=dict)  # run id -> the run that it repeats
+    again: Again | None = None  # for a command that repeats failed runs; None: such a command can only name the runs
     extras: Mapping[str, Any] = field(default_factory=dict)  # the given options of plug-ins
     budget: Budget | None = None
 
@@ -121,11 +121,11 @@ class Prepared:
     farm: Farm | None
     settings: Settings
     options: RunOptions
-    set_number: int | None = None  # of this call, in a dialect that counts calls
+    set_number: int | None = None  # the number of this call in a dialect that counts calls
     is_new_set: bool = False  # this call begins the set
     is_beside: bool = False  # runs of an earlier set still run
     search: SearchFile | None = None  # the search that the file asks for; `plan` holds its trials so far
-    samples: tuple[RunSpec, ...] = ()  # of a search: an example run of each sweep
+    samples: tuple[RunSpec, ...] = ()  # an example run of each sweep of a search
 
     @property
     def warnings(self) -> tuple[Problem, ...]:
@@ -143,7 +143,7 @@ class Prepared:
 
     @property
     def plan_key(self) -> tuple[str, ...]:
-        """The key of the plan file: it differs between calls with other overrides, or for other runs."""
+        """The key of the plan file, which differs between calls with different overrides or parents."""
         parents = {origin.parent for origin in self.options.origins.values() if origin.parent}
         beside = (f"set.{self.set_number}",) if self.is_beside else ()
         return (*self.options.overrides, *parents, *beside)
@@ -160,7 +160,7 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """What a step of a plug-in adds to the report."""
+    """The part of a report that a step of a plug-in adds."""
 
     lines: tuple[str, ...]
     warnings: tuple[str, ...]
@@ -177,7 +177,7 @@ class Report:
     interrupted: str | None = None
     left: bool = False
     problem: str | None = None
-    verdict: Verdict | None = None  # of the study's checks, on the runs that are done
+    verdict: Verdict | None = None  # the verdict of the study's checks on the runs that are done
     notes: list[str] = field(default_factory=list)
     advice: list[str] = field(default_factory=list)  # commands that belong to the notes
     result: StepResult | None = None
@@ -214,7 +214,7 @@ def wanted_commands(spec: RunSpec, asked: tuple[str, ...] | None) -> list[str]:
 
 
 def left_commands(prepared: Prepared, spec: RunSpec) -> list[str]:
-    """Return the commands that would be started now: unfinished, not running, and if failed then to be retried."""
+    """Return the commands that a call would start now: not finished, not running, and not failed without a retry."""
     wanted = wanted_commands(spec, prepared.options.commands)
     run_dir = prepared.dir_of(spec)
     if not os.path.isdir(run_dir) or is_foreign(run_dir):
@@ -222,7 +222,7 @@ def left_commands(prepared: Prepared, spec: RunSpec) -> list[str]:
     if os.path.exists(os.path.join(run_dir, layout.RUN_FILE)):
         finished = _load_finished(prepared, spec, tuple(wanted))
         return [] if finished is None else [name for name in wanted if name not in finished]
-    # the directory of the dialect's tool itself
+    # a directory that the dialect's tool made
     reader = find_dialect(prepared.study.dialect).folder_reader
     run: FolderRun | None = load(reader)(run_dir) if reader and not prepared.options.force else None
     if run is not None and run.state is State.FAILED and State.FAILED not in prepared.options.retry:
@@ -231,7 +231,7 @@ def left_commands(prepared: Prepared, spec: RunSpec) -> list[str]:
 
 
 def _load_finished(prepared: Prepared, spec: RunSpec, wanted: tuple[str, ...]) -> set[str] | None:
-    """Return the commands that earlier attempts finished; None if the run is not started."""
+    """Return the commands that earlier attempts finished; None if a call would not start an attempt of the run."""
     run_dir = prepared.dir_of(spec)
     history = load_history(run_dir)
     last, again = history.last, prepared.options.retry
@@ -264,15 +264,15 @@ class Repeat:
 
     @property
     def is_kept(self) -> bool:
-        """Whether the run has been repeated already."""
+        """Whether the --force has already repeated the run."""
         return self.base == self.begun < self.last
 
 
 def find_pass(
     prepared: Prepared, *, new_code: bool | None = None, codes: Mapping[str, str] = MappingProxyType({})
 ) -> str:
-    """Return the path of an interrupted --force's file, the same for the same call. `codes`: the hash of the code that
-    runs get with their next attempt, if it is not the one they have."""
+    """Return the path of the file about a --force, which is the same for the same call. `codes`: run name -> hash of
+    the code that the run's next attempt gets, if that is not the code that the run has."""
     options = prepared.options
     key: list[object] = [sorted(options.commands or ()), options.new_code if new_code is None else new_code]
     if options.names_runs:
@@ -284,7 +284,7 @@ def find_pass(
 def find_repeat(
     prepared: Prepared, spec: RunSpec, last: Attempt | None, begun: Mapping[str, int], code: str | None = None
 ) -> Repeat:
-    """Find the attempts that count. `code`: hash of the current code under --new-code; older repeats do not count."""
+    """Find the attempts that count for a --force. `code`: with --new-code, the only code whose repetitions count."""
     if last is None:
         return Repeat(0, 0, 0)
     before = min(begun.get(spec.name, last.number), last.number)
@@ -308,7 +308,7 @@ def describe_kept(prepared: Prepared, kept: int, path: str) -> str:
 
 
 def describe_unfinished(prepared: Prepared, last: Mapping[str, int]) -> list[tuple[str, str]]:
-    """Describe the runs that an interrupted --force has not repeated, and the command for them."""
+    """Describe the runs that an interrupted --force has not repeated, with the command that repeats them."""
     again, found = prepared.options.again, []
     if prepared.options.force or again is None or again.words != ("assay", "run"):
         return []
@@ -323,11 +323,11 @@ def describe_unfinished(prepared: Prepared, last: Mapping[str, int]) -> list[tup
     return found
 
 
-# ---------------------------------------------------------------- what would be refused
+# ---------------------------------------------------------------- checks before a start
 
 
 def check_prepared(prepared: Prepared) -> None:
-    """Refuse what could not be started, before a command prints where the runs go."""
+    """Refuse a study that could not be started, before a command prints where its runs are written."""
     check_writable(prepared.location, find_dialect(prepared.study.dialect).root_hint)
     plan = prepared.plan
     check_executables(prepared.study, replace(plan, runs=prepared.samples) if prepared.samples else plan)
@@ -368,7 +368,7 @@ def _list_programs(plan: Plan) -> Iterator[tuple[str, str]]:
         for index, command in enumerate(spec.commands):
             program = first_program(command.text)
             if program and index and os.sep in program and not os.path.isabs(program):
-                continue  # an earlier command may build it
+                continue  # an earlier command may build the program
             if program and (program, command.name) not in seen:
                 seen.add((program, command.name))
                 yield program, command.name
@@ -393,7 +393,7 @@ def _exists(program: str, folder: str, path: str | None) -> bool:
 
 
 def build_dry_lines(prepared: Prepared) -> Iterator[str]:
-    """Yield every command line that would be started, with the run directory filled in, as the shell would get it."""
+    """Yield every command line that would be started, with the run directory filled in, as the shell executes it."""
     kept = 0
     folder = prepared.location.dir
     present = list_names(folder)
@@ -409,7 +409,7 @@ def build_dry_lines(prepared: Prepared) -> Iterator[str]:
 
 
 def build_line(prepared: Prepared, spec: RunSpec, text: str, attempt: int = 1, run_dir: str = "") -> str:
-    """Return the training command; with a farm the submitting command, in which a tagged run has its name."""
+    """Return a run's command line; with a farm, the command line that submits it, which names a tagged run."""
     run_dir, farm = run_dir or prepared.dir_of(spec), prepared.farm
     if farm is None:
         return layout.show_command(text, run_dir)

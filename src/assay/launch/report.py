@@ -1,4 +1,4 @@
-"""The report at the end of a study: how it went, what failed and why, what to do next."""
+"""The report at the end of a study: the states of its runs, what failed and why, and what to do next."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def build_document(report: Report, elapsed_s: float) -> Document:
 
 
 def describe_outcome(report: Report, elapsed_s: float) -> str:
-    """Return one line: how many runs ended how, how long it took, and the study's folder."""
+    """Return one line with the number of runs in each state, the duration, and the study's folder."""
     kept = sum(entry.state is State.DONE and not entry.finished_here for entry in report.entries)
     names = {
         f"done ({kept} of them earlier)" if kept else "done": (State.DONE,),
@@ -83,7 +83,7 @@ def _build_failures(failed: Sequence[Entry]) -> Iterator[Block]:
 
 
 def _find_log(entry: Entry) -> str | None:
-    from assay.follow.log_tails import find_failed_log  # for runs that failed
+    from assay.follow.log_tails import find_failed_log  # loaded for runs that failed
 
     return find_failed_log(entry.dir, entry.spec.log_name, entry.commands)
 
@@ -98,12 +98,12 @@ def _describe_failed(entry: Entry) -> str:
 
 
 def _may_run(entry: Entry) -> bool:
-    """Whether another host may still run it: --retry would start it a second time."""
+    """Whether another host may still execute the run, so that --retry would start it a second time."""
     return entry.outcome is None and entry.handle is not None
 
 
 def build_next_steps(report: Report) -> tuple[str, ...]:
-    """Return the commands that make sense now; each works when it is pasted in this folder."""
+    """Return the commands to call next; each works when it is pasted in the current folder."""
     location = report.prepared.location
     failed = report.failed
     steps = []
@@ -114,7 +114,7 @@ def build_next_steps(report: Report) -> tuple[str, ...]:
         steps += [_build_retry(report, over)] if over else []
     again = report.prepared.options.again
     if report.count(State.STOPPED) and not report.interrupted and again and again.takes_retry:
-        steps.append(again.build("--retry", "stopped"))  # without it, runs that `assay stop` ended are not started
+        steps.append(again.build("--retry", "stopped"))  # else runs that `assay stop` ended are not started
     if report.count(State.RUNNING, State.QUEUED) or len(over) < len(failed):
         steps.append(show_command(["ls"], location))
     if report.count(State.DONE, State.PRUNED):
@@ -123,7 +123,7 @@ def build_next_steps(report: Report) -> tuple[str, ...]:
 
 
 def _build_retry(report: Report, failed: Sequence[Entry]) -> str:
-    """Return a command that names one run of this machine; for several, or on a farm, the command that was called."""
+    """Return a command that repeats failed runs: one run of this machine by name; else the call with --retry."""
     again = report.prepared.options.again
     if again and not again.takes_retry:
         return again.build()

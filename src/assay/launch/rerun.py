@@ -1,6 +1,6 @@
-"""`assay rerun RUN`: a new attempt of runs that have ended, from their directories; the study's file may be gone.
+"""`assay rerun RUN` makes a new attempt of ended runs from their directories; the study's file may be gone.
 
-`assay rerun RUN NAME=VALUE`: new runs with the parameters of others and some changes, from the kept study file.
+`assay rerun RUN NAME=VALUE` makes new runs, with the parameters of other runs and changes, from the kept study file.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from assay.values.study import CHECKPOINT_FILES, LOCAL, Choices, CodePolicy, Far
 
 
 def prepare_rerun(runs: Sequence[FoundRun], options: RunOptions) -> list[Prepared]:
-    """Return one supervised study for each study that these runs belong to; refuse all if one cannot be repeated.
+    """Return one supervised study for each study of these runs; refuse all runs if one of them cannot be repeated.
     Without `options.commands` every command is run, also those that earlier attempts finished. Without `new_code` and
-    `old_code` failed runs get the current code, and others keep their recorded snapshot."""
+    `old_code` failed runs get the current code, and other runs keep their recorded snapshot."""
     chosen = load_repeatable(runs)
     live = [run for run, status in chosen if not status.state.is_over and status.handle is not None]
     if live:
@@ -63,7 +63,7 @@ def prepare_rerun(runs: Sequence[FoundRun], options: RunOptions) -> list[Prepare
 
 
 def load_repeatable(runs: Sequence[FoundRun]) -> list[tuple[FoundRun, RunStatus]]:
-    """Return the runs with their states, without damaged ones; refuse runs without a command or from elsewhere."""
+    """Return the runs that are not damaged, with their states; refuse received runs and runs without a command."""
     for run in runs:  # an uploaded or pulled run has no job.sh and code/ from this machine
         if (received := load_received(run.dir)) is not None and received.needs_code:
             hint = ": ".join(advise_adopting(*run.words))
@@ -87,7 +87,7 @@ def find_damaged(runs: Sequence[FoundRun]) -> list[str]:
 
 
 def leave_out_received(runs: list[FoundRun], console: Console) -> list[FoundRun]:
-    """Return the runs without uploads that were not adopted; if there are only uploads, all: they are refused."""
+    """Leave out uploads that were not adopted. If there are only uploads, return them all, to be refused later."""
     own = [run for run in runs if not is_foreign(run.dir)]
     if own and len(own) < len(runs):
         count, verb = len(runs) - len(own), "was" if len(runs) - len(own) == 1 else "were"
@@ -117,13 +117,13 @@ def _prepare(location: StudyLocation, statuses: Sequence[RunStatus], options: Ru
     return Prepared(study, plan, location, True, farm, settings, run_options)
 
 
-# ---------------------------------------------------------------- where
+# ---------------------------------------------------------------- the farm
 
 
 def choose_rerun_farm(
     study: Study, asked: str | None, settings: Settings, statuses: Sequence[RunStatus]
 ) -> Farm | None:
-    """Return the farm that is asked for, else this machine; a run of a farm does not move here unasked."""
+    """Return the requested farm; without a request, a farm if a run was on one, else None, which is this machine."""
     if asked is not None:
         return choose_asked_farm(study, asked, settings)
     engine = _find_engine(statuses)
@@ -135,13 +135,13 @@ def choose_rerun_farm(
 
 
 def _find_engine(statuses: Sequence[RunStatus]) -> str:
-    """Return the farm executor of the first run whose last attempt was on a farm; empty if none was."""
+    """Return the farm executor of the first run whose last attempt was on a farm; an empty string if there is none."""
     handles = [status.handle for status in statuses if status.handle is not None]
     return next((handle.executor for handle in handles if handle.executor != LOCAL), "")
 
 
 def _load_farms(location: StudyLocation, record: RunRecord) -> dict[str, Any]:
-    """Return the farms of the study's file as it is now, else of its kept copy; nothing if neither can be read."""
+    """Return the farms of the study's current file, else of its kept copy; an empty dict if neither can be read."""
     kept = run_directory.load_file(location.dir, record.file_hash) if record.file_hash else None
     for text in (None, kept) if os.path.isfile(record.source) else (kept,):
         with suppress(AssayError, OSError):
@@ -209,7 +209,7 @@ def _vary(
         commit=record.commit,
         failed_code=record.code_hash if takes_current else None,
     )
-    study, plan = replace(study, warnings=()), replace(plan, warnings=())  # about the file: shown by its first call
+    study, plan = replace(study, warnings=()), replace(plan, warnings=())  # the first call for the file has shown them
     return study, plan, dict.fromkeys((spec.id for spec in plan.runs), origin)
 
 
@@ -222,7 +222,7 @@ def _is_repaired(run: FoundRun, status: RunStatus, folder: str) -> bool:
 
 
 def _find_settings(run: FoundRun, record: RunRecord, change: RunOptions) -> tuple[str, ...]:
-    """Return the parent's assignments of --set, joined with those of this call."""
+    """Return the parent's assignments of --set, joined with the assignments of this call."""
     found = _join_assignments(record.settings, change.settings)
     for text in found:
         if HIDDEN in text and text not in change.settings:
@@ -232,15 +232,15 @@ def _find_settings(run: FoundRun, record: RunRecord, change: RunOptions) -> tupl
 
 
 def _join_assignments(old: Iterable[str], new: Iterable[str]) -> tuple[str, ...]:
-    """Return the parent's assignments, replaced by new ones of the same name."""
+    """Join the assignments `old` and `new`; a new assignment replaces an old one of the same name."""
     return tuple({text.partition("=")[0].strip(): text for text in (*old, *new)}.values())
 
 
-# ---------------------------------------------------------------- the study file, as it was
+# ---------------------------------------------------------------- the kept study file
 
 
 def _find_folder(run: FoundRun, record: RunRecord) -> str:
-    """Return the folder in which the study was started: paths in its file are relative to it."""
+    """Return the folder in which the study was started, to which paths in the study's file are relative."""
     folder = record.workdir
     if record.code_hash is not None:
         try:
@@ -263,7 +263,7 @@ def _check_code(run: FoundRun, record: RunRecord) -> str:
 
 
 def _load(run: FoundRun, record: RunRecord, change: RunOptions, folder: str) -> Study:
-    """Load the study from the kept copy, else from the file. A copy without `resume:` gives way to a file with one."""
+    """Load the study from the kept copy, else from its file; for --from checkpoint, from the first with `resume:`."""
     kept = run_directory.load_file(run.location.dir, record.file_hash) if record.file_hash is not None else None
     texts: list[str | None] = [] if kept is None else [kept]  # None: the file
     current = os.path.join(folder, record.source)
@@ -293,7 +293,7 @@ def _load(run: FoundRun, record: RunRecord, change: RunOptions, folder: str) -> 
 
 
 def _find_params(run: FoundRun, record: RunRecord, change: RunOptions, options: LoadOptions) -> dict[str, Any]:
-    """Return the parent's parameters. Secret values are not in its record and come from the file."""
+    """Return the parent's parameters. Secret values are not in the parent's record and come from the file."""
     params = find_rules(record.dialect).load_params(record)
     given = {text.partition("=")[0].strip() for text in change.overrides}
     secret = [name for name, value in params.items() if HIDDEN in str(value) and name not in given]

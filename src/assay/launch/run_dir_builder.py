@@ -49,7 +49,7 @@ _READ_BYTES = 65_536
 
 
 class DirBuilder:
-    """Writes run directories; the code snapshot and the provenance are taken once for all of them."""
+    """Writes run directories; the code snapshot and the provenance are taken once for all runs."""
 
     def __init__(self, prepared: Prepared, report: Notify = ignore) -> None:
         self._prepared = prepared
@@ -62,7 +62,7 @@ class DirBuilder:
         self._store = os.path.join(prepared.location.dir, layout.STUDY_META_DIR, layout.CODE_STORE_DIR)
         self.flusher = Flusher(prepared.location.dir)
         self.notes: list[str] = []  # notes at the end of the study's report
-        self._present = list_names(prepared.location.dir)  # at the start: later ones are complete
+        self._present = list_names(prepared.location.dir)  # directories at the start; later ones are complete
         self.snapshot = self._take_snapshot()
         self._snapshots = {self.snapshot.hash: self.snapshot} if self.snapshot else {}
         self._codes = self._pin_codes()
@@ -80,8 +80,8 @@ class DirBuilder:
         return self._take(study.folder, os.path.abspath(study.source), study.dialect, study.code, is_secret)
 
     def _take(self, folder: str, file: str, dialect: str, code: CodePolicy, is_secret: bool) -> Snapshot:
-        """Take a snapshot without the study's own file: a value added to it does not change the runs that are there.
-        Study files of other tools are copied; a file with secrets is linked instead."""
+        """Take a snapshot without the study's own file, so that a value added to this file does not change existing
+        runs. Study files of other tools are copied; a file with secrets is linked instead."""
         tool, path = find_dialect(dialect), os.path.relpath(file, folder)
         secret = self._prepared.settings.secrets.file_patterns
         if is_secret and not tool.is_ours and not path.startswith(os.pardir):
@@ -98,7 +98,7 @@ class DirBuilder:
         )
 
     def _pin_codes(self) -> dict[str, str]:
-        """Return the code of each planned run; it stays the same, however often the sweep is interrupted."""
+        """Return the code hash of each planned run, which stays the same, however often the sweep is interrupted."""
         if self.snapshot is None:
             return {}
         path = os.path.join(self._prepared.location.dir, layout.STUDY_META_DIR, layout.CODES_FILE)
@@ -111,7 +111,7 @@ class DirBuilder:
         return spec.id if number is None else f"{number}:{spec.id}"
 
     def _snapshot_of(self, spec: RunSpec) -> Snapshot | None:
-        """Return the snapshot that the run was planned with; the current code if that is no longer available."""
+        """Return the snapshot that the run was planned with; the current code if the snapshot is not available."""
         origin = self._prepared.options.origins.get(spec.id)
         if origin is not None and origin.code_hash is not None:
             if origin.code_hash not in self._snapshots:
@@ -139,7 +139,7 @@ class DirBuilder:
 
     def repair(self, specs: Sequence[RunSpec]) -> list[str]:
         """Repair directories that a power cut left without run.json or job.sh, or move them away; return what was done.
-        Each is examined again under the study's lock: another supervisor may have repaired and started it already."""
+        Directories are examined again under the study's lock, as another supervisor may have repaired them already."""
         meta = os.path.join(self._prepared.location.dir, layout.STUDY_META_DIR)
         present = [spec for spec in specs if spec.name in self._present]
         suspects = [spec for spec in present if _find_damage(self._prepared.dir_of(spec), self._rules.shares_dirs)]
@@ -191,7 +191,7 @@ class DirBuilder:
         return f"it is run again, {what}" if history.attempts else f"it had not run and is built again, {what}"
 
     def adopt(self) -> None:
-        """Adopt directories that the dialect's tool created, with the commands that the file has now."""
+        """Adopt directories that the dialect's tool created, with the current commands of the study's file."""
         if not self._rules.shares_dirs:
             return
         for spec in self._prepared.plan.runs:
@@ -242,7 +242,7 @@ class DirBuilder:
         )
 
     def _keep_file(self) -> str | None:
-        """Keep a copy of the study's file and return its hash: `assay rerun` fills its commands with other values."""
+        """Keep a copy of the study's file, which `assay rerun` fills with other values, and return its hash."""
         prepared = self._prepared
         if prepared.study.text and self._file_hash is None:
             with suppress(OSError):  # a full disk is reported when the run directories are written
@@ -253,7 +253,7 @@ class DirBuilder:
     # ------------------------------------------------------------ the current code for a repeated run
 
     def choose_codes(self, specs: Sequence[RunSpec]) -> dict[str, str]:
-        """Choose which of these runs get the current code, if theirs is older; return name -> hash of the new code."""
+        """Choose which runs with older code get the current code; return run name -> hash of the current code."""
         options = self._prepared.options
         for spec in specs:
             record = run_directory.try_record(self._prepared.dir_of(spec))
@@ -272,7 +272,7 @@ class DirBuilder:
         return {name: snapshot.hash for name, (_, snapshot) in self._newer.items()}
 
     def _find_current(self, record: run_directory.RunRecord, run_dir: str) -> Snapshot:
-        """Return the snapshot of this call; if it has none (`assay rerun`, live code), take one of the run's source."""
+        """Return this call's snapshot; if none was taken (`assay rerun`, live code), take one of the run's source."""
         if self.snapshot is not None:
             return self.snapshot
         folder = self._find_source(record)
@@ -297,7 +297,7 @@ class DirBuilder:
         return source
 
     def describe_newer(self, names: Collection[str]) -> str | None:
-        """Describe what is printed before runs of these names start with the current code; None if there are none."""
+        """Describe which code changes, to be printed before runs of these names get the current code; None: no run."""
         found = [self._newer[name] for name in names if name in self._newer]
         for spec in self._prepared.plan.runs:
             origin = self._prepared.options.origins.get(spec.id)
@@ -315,7 +315,7 @@ class DirBuilder:
         return f"{takes}{why}" if is_asked else f"{takes}{why} (--old-code keeps the recorded snapshot)"
 
     def describe_recorded(self, specs: Sequence[RunSpec]) -> str | None:
-        """Describe what is printed before `assay rerun` starts runs with an older snapshot; None if there are none."""
+        """Describe the older code, to be printed before `assay rerun` starts runs with it; None if no run has any."""
         kept = self._compare((spec.name, self._find_recorded(spec)) for spec in specs)
         if kept is None:
             return None
@@ -323,7 +323,7 @@ class DirBuilder:
         return f"{runs} the recorded snapshot: {kept.describe()} (--new-code takes the current code)"
 
     def _find_recorded(self, spec: RunSpec) -> tuple[str, str] | None:
-        """Return the snapshot that `assay rerun` takes for a run, and the current one; None if they are the same."""
+        """Return the hashes of a run's recorded and current code; None if `assay rerun` does not keep recorded code."""
         options, run_dir = self._prepared.options, self._prepared.dir_of(spec)
         if (origin := options.origins.get(spec.id)) is not None and origin.parent:
             run_dir = os.path.join(self._prepared.location.dir, origin.parent.partition("/")[2])
@@ -336,8 +336,8 @@ class DirBuilder:
         return None
 
     def renew(self, entry: Entry) -> None:
-        """Give a repeated run the current code if that was chosen; complete what a killed call has begun."""
-        if entry.attempt == 1 and entry.spec.name not in self._present:  # created in this call
+        """Give a repeated run the current code if that was chosen; complete a change that a killed call has begun."""
+        if entry.attempt == 1 and entry.spec.name not in self._present:  # the run was created in this call
             return
         entry.record = run_directory.take_code(entry.dir, entry.attempt - 1) or entry.record
         record, (_, snapshot) = entry.record, self._newer.get(entry.spec.name, ("", None))
@@ -369,8 +369,8 @@ class DirBuilder:
 
     def rewrite_job(self, entry: Entry) -> None:
         """Write job.sh again with the current variables and the checkpoint to begin with; job.N.sh keeps the old one.
-        This happens before the process that waits for the lease opens job.sh, and not if another one has the lease. A
-        call after one that was killed here repeats it: run.json is written last, and job.N.sh once."""
+        job.sh is written before the process that waits for the lease opens it, and not if another process has the
+        lease. After a kill, the next call writes again: run.json is written last, and job.N.sh only once."""
         record, spec = entry.record, entry.spec
         if record is None or not find_dialect(record.dialect).is_ours:
             return
@@ -391,8 +391,8 @@ class DirBuilder:
         entry.record = self.remake(entry.spec, entry.dir, "assay run") or entry.record
 
     def remake(self, spec: RunSpec, run_dir: str, by: str) -> run_directory.RunRecord | None:
-        """Write job.sh, code/ and run.json of a received run again; its own files go to received/. None: nothing to do.
-        `received.json` is written last: a run whose call was killed here is still not executed."""
+        """Write job.sh, code/ and run.json of a received run again; the received files are moved to received/. Return
+        None if this was done before. received.json is written last: until then, the run is not executed."""
         with locked(os.path.join(self._prepared.location.dir, layout.STUDY_META_DIR)), locked(run_dir):
             received, old = load_received(run_dir), run_directory.try_record(run_dir)
             if received is None or not received.needs_code or old is None:
@@ -439,7 +439,7 @@ class DirBuilder:
         return self._environment
 
     def describe_size(self) -> list[str]:
-        """Describe a large snapshot, copied for each run, and the setting that leaves its largest folders out."""
+        """Describe a large snapshot, which is copied for each run, and the setting that excludes large folders."""
         snapshot, study = self.snapshot, self._prepared.study
         if snapshot is None or snapshot.bytes <= _LARGE_BYTES:
             return []
@@ -450,7 +450,7 @@ class DirBuilder:
         return [f"the code snapshot has {_show_mb(snapshot.bytes)} ({folders}), copied for each run; {advice}"]
 
     def describe_other_code(self, entries: Sequence[Entry]) -> list[str]:
-        """Describe the runs whose code is not the current code; `advice` then holds commands for them."""
+        """Describe the runs whose code is not the current code, and set `advice` to commands for these runs."""
         if self.snapshot is None:
             return []
         old = self._with_other_code([e for e in entries if e.finished_here])
@@ -467,8 +467,8 @@ class DirBuilder:
         return self._compare((name, (code, current) if code else None) for name, code in codes)
 
     def _compare(self, runs: Iterable[tuple[str, tuple[str, str] | None]]) -> _OtherCode | None:
-        """Return which runs have other code, and the files that differ; files that are not code do not count. Each name
-        comes with the run's snapshot and the current one."""
+        """Return which runs have other code, and the code files that differ. Each item of `runs` is a run's name and
+        the hashes of its snapshot and of the current one."""
         found, changes = _OtherCode(), dict[tuple[str, str], list[ChangedFile]]()
         for name, pair in runs:
             if pair is None or pair[0] == pair[1]:
@@ -481,7 +481,7 @@ class DirBuilder:
         return found if found.names else None
 
     def _is_layout(self, change: ChangedFile, old: str) -> bool:
-        """Whether only comments and blank lines of a Python file changed: the results are the same."""
+        """Whether only comments and blank lines of a Python file changed, so that its results are the same."""
         if change.is_new or not change.name.endswith(".py"):
             return False
         import ast
@@ -494,7 +494,7 @@ class DirBuilder:
             return False
 
     def _advise(self, other: _OtherCode | None, *, is_kept: bool = False) -> list[str]:
-        """Return the command that shows the difference, then the one that repeats the runs with the current code."""
+        """Return the command that shows the difference, then the command that repeats the runs with current code."""
         if other is None:
             return []
         location, again = self._prepared.location, self._prepared.options.again
@@ -513,8 +513,8 @@ _EXECUTED = re.compile(rf"{layout.CODE_DIR}(\..*)?|job(\.\d+)?\.sh|{layout.SUBMI
 
 
 def put_away(run_dir: str, received: Received, spec: RunSpec | None = None) -> None:
-    """Move what must not be executed into received/. Of an upload only logs, metrics and outcomes stay: a checkpoint
-    may execute commands when it is loaded, and leases name processes."""
+    """Move files that must not be executed into received/. From an upload, all files except logs, metrics and outcomes
+    are moved: a checkpoint may execute commands when it is loaded, and leases name processes."""
     measured = [each.path for each in spec.patterns if isinstance(each, MetricFile)] if spec else []
     folder = os.path.join(run_dir, layout.RECEIVED_DIR)
     for name in os.listdir(run_dir):
@@ -532,7 +532,7 @@ def put_away(run_dir: str, received: Received, spec: RunSpec | None = None) -> N
 
 
 def _find_files(run_dir: str, name: str, measured: Sequence[str]) -> list[str]:
-    """Return the files that are not results; a folder as one path, unless some of its files are results."""
+    """Return the paths in `name` that are not results. A folder is one path unless some of its files are results."""
     if not os.path.isdir(os.path.join(run_dir, name)):
         return [] if _is_result(name, measured) else [name]
     found = [
@@ -559,14 +559,14 @@ class _OtherCode:
     """Runs whose code differs from the current code, and the changed files."""
 
     names: list[str] = field(default_factory=list)
-    files: dict[str, bool] = field(default_factory=dict)  # whether the file is new
+    files: dict[str, bool] = field(default_factory=dict)  # name -> whether the file is new
 
     def add(self, changes: Sequence[ChangedFile]) -> None:
-        """Add files; code comes first."""
+        """Add changed files, program code first."""
         self.files |= {change.name: change.is_new for change in sorted(changes, key=lambda each: not _is_code(each))}
 
     def describe(self) -> str:
-        """Describe the files, changed ones before new ones."""
+        """Describe the files: changed files before new files."""
         parts = []
         for is_new, one, several in ((False, "has changed since", "have changed since"), (True, "is new", "are new")):
             if names := [name for name, is_its in self.files.items() if is_its is is_new]:
@@ -575,7 +575,7 @@ class _OtherCode:
 
 
 def _find_damage(run_dir: str, is_shared: bool) -> str | None:
-    """Describe why a run of ours cannot start; None if it can, does not exist, or is of another tool."""
+    """Describe why a run of Assay cannot start; None if it can start, does not exist, or is another tool's run."""
     if not os.path.isdir(run_dir):
         return "it is not a folder" if os.path.lexists(run_dir) else None
     if not is_run_dir(run_dir) and (is_shared or is_foreign_dir(run_dir)):
@@ -597,7 +597,7 @@ def _show_mb(size: int) -> str:
 
 
 def _is_code(change: ChangedFile) -> bool:
-    """Whether the file is a program, or a configuration that is not new; not notebooks, results and study files."""
+    """Whether the file is a program, or a configuration that is not new; False for notebooks, results, study files."""
     base = os.path.basename(change.name)
     suffix = os.path.splitext(base)[1].lower()
     if suffix not in _CONFIG_SUFFIXES:
@@ -606,7 +606,7 @@ def _is_code(change: ChangedFile) -> bool:
 
 
 def _is_study_file(change: ChangedFile) -> bool:
-    """Whether `assay run` would take the file: another study in this folder is not code of this one."""
+    """Whether `assay run` accepts the file: the file of another study in the folder is not code of this study."""
     if not change.name.lower().endswith((".yml", ".yaml")):
         return False
     try:
@@ -625,7 +625,7 @@ def _write_secrets(run_dir: str, spec: RunSpec) -> None:
 
 
 def _find_private(record: run_directory.RunRecord, spec: RunSpec, run_dir: str) -> run_directory.RunRecord:
-    """Mark the values of a record that are in secrets.sh: job.sh has to load them, and run.json shows them as `***`."""
+    """Mark the values of a record that are in secrets.sh: job.sh loads these, and run.json contains `***` instead."""
     private = spec.private
     if private is None and os.path.exists(os.path.join(run_dir, layout.SECRETS_FILE)):
         commands = {command.name: "" for command in record.spec.commands if HIDDEN in command.text}
@@ -634,7 +634,7 @@ def _find_private(record: run_directory.RunRecord, spec: RunSpec, run_dir: str) 
 
 
 def _replace_job(entry: Entry, record: run_directory.RunRecord) -> None:
-    """Write job.sh with the commands of an attempt that begins with a checkpoint; quotes enclose its path."""
+    """Write job.sh. If the attempt begins with a checkpoint, insert its path into the commands, inside of quotes."""
     if entry.begins is not None and entry.begins.checkpoint and entry.spec.resume is not None:
         path, texts = quote_inside(entry.begins.checkpoint, "double"), entry.spec.resume.texts
         commands = [

@@ -23,16 +23,16 @@ Listen = Callable[[Event], None]
 
 
 class RunRules:
-    """The rules for studies of ours; a dialect's class overrides some of them. Methods are in the order of calls."""
+    """The rules for native studies; a dialect's class overrides some rules. Methods are in the order of calls."""
 
-    shares_dirs = False  # with the tool itself, which finds them by parameters: edited commands change no directory
+    shares_dirs = False  # a dialect's tool finds the same directories by parameters: edited commands change none
 
     def name_runs(self, prepared: Prepared) -> Prepared:
-        """Give runs that are already on disk the names that they have there."""
+        """Give planned runs that are already on disk the names of their directories."""
         return replace(prepared, plan=self.find_known(prepared.plan, prepared.location))
 
     def find_known(self, plan: Plan, location: StudyLocation) -> Plan:
-        """Rename planned runs that are on disk under another name, as an earlier version of the file named them."""
+        """Rename planned runs that are on disk under another name, which an earlier version of the file gave them."""
         if not os.path.isdir(location.dir):
             return plan
         by_id: dict[str, str] | None = None
@@ -63,7 +63,7 @@ class RunRules:
         return False
 
     def complete(self, prepared: Prepared) -> Prepared:
-        """Fill in what depends on the names of the runs."""
+        """Fill in values that depend on the names of the runs."""
         return prepared
 
     @contextmanager
@@ -72,7 +72,7 @@ class RunRules:
         yield prepared
 
     def adopt_dir(self, run_dir: str, record: RunRecord, job: str) -> None:
-        """Adopt a directory that the tool created, with `shares_dirs`; `job` is the text of job.sh."""
+        """Adopt a directory that the tool created, if `shares_dirs` is set; `job` is the text of job.sh."""
 
     def write_files(self, prepared: Prepared, aside: str, spec: RunSpec, run_dir: str) -> None:
         """Write further files into a new directory, at its temporary path `aside`."""
@@ -82,7 +82,7 @@ class RunRules:
         return listen
 
     def load_params(self, record: RunRecord) -> dict[str, Any]:
-        """Return the parameters of a run that is to be varied, as its file would give them."""
+        """Return the parameters of a run that is to be varied, in the form that its file would give them."""
         return dict(record.spec.params)
 
     def choose_varied(self, runs: Sequence[RunSpec], record: RunRecord) -> list[RunSpec]:

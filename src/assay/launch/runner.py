@@ -1,4 +1,4 @@
-"""Runs that no study file asked for: golden segments, benchmark trials, model checks."""
+"""Start runs that are not planned from a study file: golden segments, benchmark trials, model checks."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from assay.values.study import CodePolicy, Farm, Resources, Study
 if TYPE_CHECKING:
     from assay.launch.budget import Budget
 
-# On a farm: the interpreter that submitted the job, if the node has it; else the node's own, which needs Assay.
+# The Python of jobs on a farm: the one that submitted the job, if the node has it; else the node's, with Assay.
 NODE_PYTHON = f'"$(command -v "${layout.ENV_PYTHON}" || echo python3)"'
 
 
 def build_bare_study(name: str, source: str, folder: str) -> Study:
-    """Build a study without commands and parameters. `source`: the command that asks for it, for messages."""
+    """Build a study without commands and parameters. `source`: the command that needs the study, for messages."""
     return Study(name, "native", source, folder, (), (), resources=Resources(gpus=0), code=CodePolicy("live"))
 
 
@@ -47,7 +47,7 @@ def run_specs(
     retry: frozenset[State] = frozenset(),
     budget: Budget | None = None,
 ) -> Report:
-    """Run all specs, spread over the slots. `origins`: run id -> snapshot of its code; calls may share one `budget`."""
+    """Run all specs, spread over the slots. `origins`: run id -> origin of its code; calls may share one `budget`."""
     options = RunOptions(study.source, slots=slots, grace_s=grace_s, command_line=command_line, old_code=True)
     options = replace(options, origins=origins, retry=retry, budget=budget)
     known = settings or load_settings(os.getcwd(), os.environ)

@@ -19,7 +19,7 @@ _HINT = "name a virtual environment, or words to put before the command: 'apptai
 
 
 def parse_environment(text: str, flag: str) -> str:
-    """Return the shell words that come before the command; for a virtual environment, those that activate it."""
+    """Return the shell words to put before the command; for a virtual environment, the words that activate it."""
     folder = os.path.abspath(os.path.expanduser(text))
     if not text:
         return ""

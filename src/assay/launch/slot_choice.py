@@ -1,4 +1,4 @@
-"""Choose the slots of a study: as given, or found on this machine."""
+"""Choose the slots of a study, which are given or found on this machine."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from assay.values.hooks import NATIVE
 from assay.values.study import Resources, Study
 from assay.values.units import CPU
 
-NOTICE_S = 3.0  # how long a study waits for a slot before that is printed
+NOTICE_S = 3.0  # how long a study waits for a slot before a warning is printed
 _MOST_HOLDERS = 3  # holders named in a message
 _COMMAND_WIDTH = 100
 _FREE_SHARE = 0.9  # a GPU counts as free when this fraction of its memory is free
@@ -81,7 +81,7 @@ def choose_slots(study: Study, asked: Sequence[str] | None, settings: Settings) 
 
 
 def _find_missing(labels: Sequence[str], devices: Devices) -> tuple[str, ...]:
-    """Return a warning about GPUs that do not exist. Where NVML finds none, numbers may be devices of other vendors."""
+    """Return a warning about GPUs that do not exist. If NVML finds no GPU, numbers may be devices of other vendors."""
     named = [int(word) for word in dict.fromkeys(",".join(labels).split(",")) if word.isdecimal()]
     found = {gpu.index for gpu in devices.list()} if named else set()
     missing = [f"GPU {index}" for index in named if found and index not in found]
@@ -98,7 +98,7 @@ def _cpu_slots(resources: Resources, devices: Devices) -> Slots:
 
 
 def _thread_limits(cpus: int) -> dict[str, str]:
-    """Limit threads, as parallel runs must not each start one per core; variables that the user has set stay."""
+    """Limit threads, as parallel runs must not each start one thread per core. Variables of the user are kept."""
     names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
     return {name: str(max(1, cpus)) for name in names if name not in os.environ}
 
@@ -109,7 +109,7 @@ def _gpu_slots(resources: Resources, gpus: Sequence[Gpu], devices: Devices) -> S
     if not groups:
         message = f"each run asks for {size} GPUs, and {len(gpus)} can be used here"
         raise UsageError(message, "ask for fewer: resources: {gpus: N}")
-    least = resources.gpu_memory_bytes or 0  # a run waits for memory in use, not for more than there is
+    least = resources.gpu_memory_bytes or 0  # a run can wait for memory that is in use, but not for more than a GPU has
     large = [group for group in groups if all(gpu.memory_bytes >= least for gpu in group)]
     if not large:
         most = max(gpu.memory_bytes for group in groups for gpu in group)
@@ -150,7 +150,7 @@ def describe_lease(lease: MachineLease) -> str:
 
 @dataclass(slots=True)
 class WaitNotice:
-    """Reports once that others measure and nothing starts, and once that all runs wait for slots of others."""
+    """Prints one warning if other programs hold the machine lease, and one if all runs wait for slots of others."""
 
     console: Console
     has_reported_lease: bool = False

@@ -1,4 +1,4 @@
-"""The steps of a plug-in in a run: plan the runs, propose more, end some early, report events."""
+"""The steps that plug-ins add to a call: a step can plan runs, propose more, end some early, and handle events."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RunContext:
-    """What a step may use while the runs are supervised."""
+    """The objects that a step may use while the runs are supervised."""
 
     prepared: Prepared
     index: Index
     entries: Sequence[Entry]
     collector: Collector
     pool: SlotPool | None  # None: on a farm, or if runs are started one by one
-    best: BestSoFar | None  # None: the command does not look for it
+    best: BestSoFar | None  # None: the command does not search for the best run
     build_entry: Callable[[RunSpec], Entry]
 
 
 class RunStep:
-    """A part of a run that a plug-in adds, made for each use. Its methods, in the order of calls, do nothing here."""
+    """A part of a call that a plug-in adds. The methods, in the order of calls, do nothing in this base class."""
 
     def prepare(self, prepared: Prepared) -> Prepared:
-        """Change what is known before the runs are planned. A step that plans the runs sets `search` and `plan`."""
+        """Change `prepared` before the runs are planned. A step that plans the runs sets `search` and `plan`."""
         return prepared
 
     def complete(self, prepared: Prepared) -> Prepared:
-        """Add to a dry run as JSON the runs that a real run would propose as it goes."""
+        """Add the runs that would be proposed during a real call, for a dry run as JSON."""
         return prepared
 
     def describe_plan(self, _prepared: Prepared) -> Iterable[str]:
@@ -49,21 +49,21 @@ class RunStep:
         return ()
 
     def check(self, prepared: Prepared) -> None:
-        """Refuse what cannot work; nothing has been written."""
+        """Refuse a study that cannot work, before anything is written."""
 
     def begin(self, _context: RunContext, loop: LoopSettings) -> LoopSettings:
         """Change the settings of the loop just before it begins."""
         return loop
 
     def listen(self, event: Event) -> None:
-        """Called for each event of a run."""
+        """Handle an event of a run."""
 
     def describe_end(self, _entries: Sequence[Entry]) -> Iterable[str]:
         """Return notes for the report."""
         return ()
 
     def build_result(self) -> StepResult | None:
-        """Return what becomes `Report.result`."""
+        """Return the value of `Report.result`."""
         return None
 
     def end(self, _outcome: Report | BaseException) -> Iterable[str]:

@@ -28,20 +28,20 @@ from assay.values.run import JobHandle, Outcome, State, Stop
 from assay.values.study import Farm
 
 _OWNER_S = 3.0  # how long a live supervisor gets to write the outcome: it knows what the run consumed
-_LEAVE_S = 5.0  # in addition to the grace, for a supervisor to end
+_LEAVE_S = 5.0  # how long a supervisor gets to end, in addition to the grace
 _POLL_S = 0.02
 
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """What happened to one run. `is_well` is False when it may still run."""
+    """The result of `assay stop` for one run. `is_well` is False if the run may still be running."""
 
     key: str
     text: str
     state: State
     was_running: bool = False
     is_well: bool = True
-    is_taken_back: bool = False  # from the queue of its farm
+    is_taken_back: bool = False  # whether the run was taken back from the queue of its farm
 
 
 @dataclass(slots=True)
@@ -64,7 +64,7 @@ class StopReport:
         return all(run.is_well for run in self.runs)
 
     def count(self) -> str:
-        """Return one line that counts the ended runs; empty if one run was named, or none was ended."""
+        """Return one line that counts the ended runs; an empty string if one run was named, or no run was ended."""
         ended = [run for run in self.runs if run.was_running and run.is_well and run.state is State.STOPPED]
         taken_back = sum(run.is_taken_back for run in ended)
         if len(self.runs) == 1 or not ended:
@@ -74,14 +74,14 @@ class StopReport:
 
 
 def stop(runs: Sequence[FoundRun], studies: Iterable[StudyLocation], grace_s: float, reason: str) -> StopReport:
-    """Stop runs. The supervisors of `studies`, which were named as a whole, end too; what waits there stays queued."""
+    """Stop runs. The supervisors of `studies`, which were named as a whole, end too; their queued runs stay queued."""
     whole = set(studies)
     who = f"pid {os.getpid()} on {processes.host_name()}"
     request = Stop(who, reason or "stopped by the user", "user", time.time())
     found = [_find_target(run, None if run.location in whole else request) for run in runs]
     targets = [each for each in found if isinstance(each, _Target)]
     report = StopReport([each for each in found if isinstance(each, Stopped)])
-    # the reason is on disk before the first signal
+    # the reason is written before the first signal is sent
     unwritten = [each for each in targets if not _write_stop(each.run.dir, each.status.attempt, request)]
     if unwritten and reason:
         report.notes.append("the disk is full: the reason was not kept")
@@ -96,7 +96,7 @@ def stop(runs: Sequence[FoundRun], studies: Iterable[StudyLocation], grace_s: fl
 
 
 def _find_target(run: FoundRun, request: Stop | None) -> _Target | Stopped:
-    """Find the attempt to end, or the reason why there is none. `request`: for a run that is still queued."""
+    """Find the attempt to end, or the reason why there is none. `request` stops a run that is still queued."""
     try:
         status = load_status(run.dir)
         if status.state is State.QUEUED and request is not None:
@@ -123,7 +123,7 @@ def _find_target(run: FoundRun, request: Stop | None) -> _Target | Stopped:
 
 
 def _take_from_queue(run_dir: str, request: Stop) -> bool:
-    """Return False if it has started. A supervisor checks for the stop file after its lease; this is the reverse."""
+    """Stop a queued run; return False if it has started. A supervisor writes its lease before it checks for a stop."""
     _write_stop(run_dir, 1, request)
     if os.path.exists(os.path.join(run_dir, layout.numbered_name("lease", 1))):
         return False
@@ -133,7 +133,7 @@ def _take_from_queue(run_dir: str, request: Stop) -> bool:
 
 
 def _write_stop(run_dir: str, attempt: int, request: Stop) -> bool:
-    """Return False if the disk is full: an empty stop file, which needs no room, is written without the reason."""
+    """Write the stop file. If the disk is full, write an empty file, which needs no space, and return False."""
     with _bearing_a_full_disk():
         run_directory.write_stop(run_dir, attempt, request)
         return True
@@ -155,7 +155,7 @@ def _bearing_a_full_disk() -> Iterator[None]:
 
 
 def _interrupt_supervisors(studies: Iterable[StudyLocation]) -> list[tuple[StudyLocation, SupervisorRecord]]:
-    """Interrupt the supervisors as Ctrl-C would, so that their queued runs are not started."""
+    """Interrupt the supervisors of the studies like Ctrl-C, so that their queued runs are not started."""
     interrupted = []
     for location in studies:
         for supervisor in find_supervisors(run_directory.find_run_dirs(location.dir), location.dir):
@@ -168,7 +168,7 @@ def _interrupt_supervisors(studies: Iterable[StudyLocation]) -> list[tuple[Study
 
 
 def _wait_while(condition: Callable[[], bool], limit_s: float) -> bool:
-    """Wait while the condition holds; return whether it ended within the limit."""
+    """Wait while the condition is true; return whether it became false within the limit."""
     deadline = time.monotonic() + limit_s
     while is_so := condition():
         if time.monotonic() > deadline:
@@ -181,7 +181,7 @@ def _wait_while(condition: Callable[[], bool], limit_s: float) -> bool:
 
 
 def _cancel(targets: Sequence[_Target], grace_s: float) -> None:
-    """End the targets, all of one executor at once, so that the graces do not add up."""
+    """End the targets. All targets of an executor are ended at once, so that the grace times do not add up."""
     for target in targets:
         handle = target.handle
         leader = process.AttemptProcesses(handle.pid if handle.executor == "local" else 0, handle.start, handle.tag)
@@ -213,7 +213,7 @@ def _conclude(target: _Target) -> Stopped:
     if outcome.state is not State.STOPPED:
         return Stopped(key, f"had finished before: {outcome.state}", outcome.state, was_running=True)
     host = load_place(target.run.dir, target.handle).host
-    if target.handle.executor != "local" and host is None:  # this call has taken the token of the attempt
+    if target.handle.executor != "local" and host is None:  # this call has the attempt's token
         text = "taken back before its farm had started it"
         return Stopped(key, text, outcome.state, was_running=True, is_taken_back=True)
     ended = outcome.ended_at or time.time()
@@ -225,7 +225,7 @@ def _conclude(target: _Target) -> Stopped:
 
 
 def _write_outcome(target: _Target) -> Outcome:
-    """Return the outcome that counts: of the supervisor if it is alive and quick, else the one written here."""
+    """Return the outcome that counts: the supervisor's if it is alive and writes soon, else the one written here."""
     path = os.path.join(target.run.dir, layout.numbered_name("outcome", target.status.attempt))
     owner = target.owner
     if owner is not None:

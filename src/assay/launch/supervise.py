@@ -1,7 +1,7 @@
-"""The one loop: start runs on free slots, watch them, collect their metrics, conclude how they ended.
+"""The loop that starts runs on free slots, watches them, collects their metrics and concludes how they ended.
 
 Nothing that matters exists only in this process. A supervisor may be killed at any time, or work next to another on
-the same study: `lease.N` decides which of them starts an attempt, the markers in its directory decide how it ended.
+the same study: `lease.N` decides which of them starts an attempt, the markers in the run directory how it ended.
 """
 
 from __future__ import annotations
@@ -40,25 +40,25 @@ if TYPE_CHECKING:
 TICK_S = 0.25  # how often logs are read and the view is drawn
 LOOK_S = 2.0  # how often runs of other supervisors are checked
 GRACE_S = 10.0
-_BEGUN_S = 0.02  # part of a tick for jobs that may have begun
+_BEGUN_S = 0.02  # part of a tick in which jobs are checked that may have begun
 _MOST_LEFT = 3  # processes named in a message
 
 
 class RunSource(Protocol):
-    """Runs that are not known beforehand: each is decided only when a slot is free for it."""
+    """A source of runs that are not known beforehand: each run is chosen only when a slot is free for it."""
 
-    def count_left(self) -> int: ...  # how many runs may still come; 0: none, now or later
-    def prepare(self) -> None: ...  # while all slots are busy: work that does not depend on results
-    def take(self, supervisor: Supervisor) -> Sequence[Entry]: ...  # new runs with their directories
+    def count_left(self) -> int: ...  # how many runs may still come; 0: the source has ended
+    def prepare(self) -> None: ...  # called while all slots are busy, for work that needs no results
+    def take(self, supervisor: Supervisor) -> Sequence[Entry]: ...  # returns new runs, whose directories exist
 
 
 @dataclass(slots=True)
 class LoopSettings:
-    """Settings and callbacks of the loop; `RunHooks` adds what a command decides around the loop."""
+    """Settings and callbacks of the loop; `RunHooks` adds settings that commands use outside of the loop."""
 
     create: Callable[[Entry], bool] = lambda _entry: True  # write the run's directory; False: another supervisor did
-    renew: Callable[[Entry], None] = lambda _entry: None  # before an attempt begins
-    rewrite: Callable[[Entry], None] = lambda _entry: None  # for later attempts, before a process reads job.sh
+    renew: Callable[[Entry], None] = lambda _entry: None  # change the run's code before an attempt begins
+    rewrite: Callable[[Entry], None] = lambda _entry: None  # write job.sh of a later attempt before a process reads it
     remake: Callable[[Entry], None] = lambda _entry: None  # write job.sh and code/ of a pulled run
     listen: Callable[[Event], None] = lambda _event: None
     draw: Callable[[Supervisor], None] = lambda _supervisor: None
@@ -67,10 +67,10 @@ class LoopSettings:
     tick_s: float = TICK_S
     grace_s: float = GRACE_S
     counts_wait: bool = False  # waiting for a slot counts towards a run's time limit
-    keeps_slots: bool = False  # slots belong to this command, not to jobs: a job that outlives it holds no slot
-    lease: MachineLease | None = None  # checked before each start; None: nothing is measured where the jobs run
-    max_wait_s: float | None = None  # for the lease, while none of our runs is running
-    limit: int | None = None  # how many runs at once, if there is no pool
+    keeps_slots: bool = False  # slots belong to this command: a job that outlives the command holds no slot
+    lease: MachineLease | None = None  # checked before each start; None: the jobs run on a farm
+    max_wait_s: float | None = None  # limit of the wait for the lease while no run of this call is running
+    limit: int | None = None  # most runs at once if there is no pool
     leaves: bool = False  # end the loop as soon as the executor has taken over every job
     # called after each tick for runs of this supervisor: `decide` returns why a run ends early (`stopped`), `prune` the
     # runs that the study's rules end (`pruned`), by directory
@@ -94,17 +94,17 @@ class Supervisor:
         self.pool = pool
         self.observer = observer
         self.settings = settings
-        self.running: dict[str, Entry] = {}  # by directory
-        self._tagged_entries: dict[str, Entry] = {}  # by tag, to find one among thousands quickly
+        self.running: dict[str, Entry] = {}  # run directory -> entry
+        self._tagged_entries: dict[str, Entry] = {}  # tag -> entry, for a fast search among thousands
         self._shared: dict[Any, Any] = {}  # values that most runs share, each kept once
         self.queue: list[tuple[int, int, Entry]] = []
         self.interrupted: str | None = None  # the name of the signal
-        self.leave = False  # end without stopping any run
+        self.leave = False  # whether to end the loop without stopping any run
         self.problem: InfrastructureError | None = None
         self._order = 0
-        self._waiting_since: float | None = None  # since when none of our runs is running and no slot is free
-        self._kept: dict[str, HeldSlot] = {}  # by directory
-        self._ending: dict[str, Callable[[], bool]] = {}  # by directory: runs that are being ended while others go on
+        self._waiting_since: float | None = None  # since when no run of this call is running and no slot is free
+        self._kept: dict[str, HeldSlot] = {}  # run directory -> slot
+        self._ending: dict[str, Callable[[], bool]] = {}  # directory of a run being ended -> whether it has ended
         self._was_ended: set[tuple[str, int]] = set()  # directory and attempt of each call of `_begin_ending`
         self._turn = 0  # index of the next job to check among those that wait in a farm's queue
         self.held_back: list[Entry] = []  # runs that the budget does not permit
@@ -113,7 +113,7 @@ class Supervisor:
     # ------------------------------------------------------------ the loop
 
     def run(self) -> None:
-        """Supervise until every run has finished, a signal interrupts the loop, or it leaves."""
+        """Supervise until every run has finished, a signal interrupts the loop, or `leave` is set."""
         present = {folder: list_names(folder) for folder in {os.path.dirname(entry.dir) for entry in self.entries}}
         for entry in self.entries:
             folder, name = os.path.split(entry.dir)
@@ -132,7 +132,7 @@ class Supervisor:
             self._refill(ended)
             self._take_ended(ended)
             if ended and self.count_left():
-                self._fill_slots()  # a source decides by the runs that have just ended
+                self._fill_slots()  # a source chooses new runs by the results of ended runs
             has_more = self.queue or self.count_left()
             if settings.leaves and (self.problem or not has_more) and self.executor.is_handed_over():
                 self.leave = True
@@ -150,7 +150,7 @@ class Supervisor:
         settings.draw(self)
 
     def count_left(self) -> int:
-        """Return how many runs may still come that are not among the entries."""
+        """Return how many runs that are not among the entries may still come."""
         return self.settings.source.count_left() if self.settings.source is not None else 0
 
     def _tick(self) -> None:
@@ -167,7 +167,7 @@ class Supervisor:
         self.settings.draw(self)
 
     def _note_begun(self, entries: Sequence[Entry]) -> None:
-        """Check jobs that wait in a queue, some of them in each tick: there may be a thousand on a slow disk."""
+        """Check jobs that wait in a farm's queue. Each tick checks some: a thousand jobs take long on a slow disk."""
         waiting = [
             entry
             for entry in entries
@@ -204,7 +204,7 @@ class Supervisor:
         self._take_ending([entry for entry in entries if entry.dir in self._ending and self._ending[entry.dir]()])
 
     def _take_ending(self, entries: Sequence[Entry]) -> None:
-        """Conclude runs whose processes have all ended: only then their files show how they ended."""
+        """Conclude runs whose processes have all ended, so that the files of each run are complete."""
         if not entries:
             return
         for entry in entries:
@@ -256,7 +256,7 @@ class Supervisor:
             self.pool.withdraw_want()
 
     def _hold_back(self, budget: Budget) -> None:
-        """Drop the queued runs here; take those in a farm's queue back, which a later call continues."""
+        """Drop the queued runs, and take back the runs in a farm's queue, which a later call continues."""
         waiting = [entry for entry in self.running.values() if entry.is_waiting]
         if waiting:
             self.stop(waiting, f"the budget of {budget.text} is used", "interrupt")
@@ -284,7 +284,7 @@ class Supervisor:
             held.let_go()
 
     def _may_start(self) -> bool:
-        """Whether the machine lease permits a start. The caller holds a slot, and gives it back if this is False."""
+        """Whether the machine lease permits a start. If it does not, the caller gives back the slot that it holds."""
         lease = self.settings.lease
         if lease is None or lease.try_enter():
             self._leased_since = None
@@ -301,7 +301,7 @@ class Supervisor:
 
     @property
     def waited_s(self) -> float:
-        """Return how long all runs here have waited for a slot that others hold."""
+        """Return how long all runs of this supervisor have waited for a slot that other programs hold."""
         return 0.0 if self._waiting_since is None else time.monotonic() - self._waiting_since
 
     def _count_wait(self) -> None:
@@ -345,7 +345,7 @@ class Supervisor:
         self._fill_slots()
 
     def _has_freed_slot(self, entry: Entry) -> bool:
-        """Whether an ended attempt holds its slot no longer: no process is left, or what is left may stay."""
+        """Whether an ended attempt no longer holds its slot: no process is left, or the study permits leftovers."""
         assert entry.handle is not None
         entry.left = self.executor.leftovers(entry.handle, entry.dir)
         done = os.path.join(entry.dir, layout.exit_marker_name(entry.commands[-1], entry.attempt, 0))
@@ -355,8 +355,8 @@ class Supervisor:
         return is_free
 
     def _create_ahead(self) -> None:
-        """Write the directories of the next runs while the slots are busy: without a lease they are only queued. Runs
-        of a source are not created ahead: it would have to decide before it has the results of the running ones."""
+        """Write the directories of the next runs while the slots are busy: runs without a lease are only queued. Runs
+        of a source are not created ahead: the source would choose them before it has the results of running runs."""
         if self.problem or not self.running:
             return
         if self.settings.source is not None:
@@ -397,7 +397,7 @@ class Supervisor:
             self._report(f"+{name}", Event("command_started", entry, name))
 
     def _choose_beginning(self, entry: Entry) -> None:
-        """Let a failed or finished run that a user repeats start over; retried and interrupted ones continue."""
+        """Let a failed or finished run that a user repeats start over; other attempts continue from a checkpoint."""
         if (resume := entry.spec.resume) is None:
             return
         earlier = run_directory.load_history(entry.dir).attempts[: entry.attempt - 1]
@@ -421,7 +421,7 @@ class Supervisor:
         return any(os.access(f"{entry.dir}/{name}", os.F_OK) for name in names)
 
     def _claim(self, entry: Entry, handle: JobHandle, held: HeldSlot | None) -> bool:
-        """Claim the attempt. Its process still waits, so that its code can be renewed before anything runs."""
+        """Claim the attempt. The job's process still waits, so that the code can be changed before it is executed."""
         if self._is_taken(entry) or not run_directory.publish_lease(entry.dir, handle):
             return False
         if os.access(f"{entry.dir}/{layout.numbered_name('stop', entry.attempt)}", os.F_OK):
@@ -464,7 +464,7 @@ class Supervisor:
     # ------------------------------------------------------------ from the files to the next step
 
     def _reconcile(self, entry: Entry, *, is_new: bool = False) -> None:
-        """Decide from the files what this run needs, and do it. `is_new`: it had no directory when the loop began."""
+        """Decide from the files what a run needs, and do it. `is_new`: the run had no directory when the loop began."""
         if not entry.is_here and not is_new:  # an upload may have the name of a run of this study
             entry.is_here = os.path.exists(os.path.join(entry.dir, layout.RUN_FILE)) and not is_foreign(entry.dir)
         try:
@@ -491,7 +491,7 @@ class Supervisor:
         is_watched = decision.action is Action.FOLLOW and entry.is_mine and entry.dir in self.running
         stop = history.last.stop if history.last else None
         if is_watched and stop and stop.kind == "rule" and (entry.dir, entry.attempt) not in self._was_ended:
-            self._begin_ending([entry])  # the supervisor that decided to end it has died before it did
+            self._begin_ending([entry])  # the supervisor that decided to end the run has died
 
     def _decide(self, entry: Entry) -> tuple[run_directory.History, Decision]:
         history = run_directory.load_history(entry.dir) if entry.is_here else run_directory.History()
@@ -503,7 +503,7 @@ class Supervisor:
         return history, decide(history, entry.commands, liveness, entry.policy, newer)
 
     def _accept_conclusion(self, entry: Entry, history: run_directory.History) -> None:
-        """Accept the outcome of another supervisor for an attempt that is watched here, and write none."""
+        """Accept the outcome that another supervisor wrote for an attempt that is watched here."""
         if entry.dir not in self.running:
             return
         outcome = next((a.outcome for a in history.attempts if a.number == entry.attempt), None)
@@ -512,7 +512,7 @@ class Supervisor:
             self._finish(entry)
 
     def _give_up(self, entry: Entry) -> None:
-        """End the processes of a run whose directory was removed, as no outcome can be written."""
+        """End the processes of a run whose directory was removed, for which no outcome can be written."""
         self.running.pop(entry.dir, None)
         if entry.handle is not None:
             with suppress(AssayError):
@@ -521,7 +521,7 @@ class Supervisor:
         self._drop(entry, State.LOST, "its directory was removed")
 
     def _drop(self, entry: Entry, state: State, reason: str) -> None:
-        """Give up a run whose files cannot be used, without stopping the others."""
+        """Give up a run whose files cannot be used, without stopping other runs."""
         self.running.pop(entry.dir, None)
         entry.state, entry.has_slot, entry.outcome = state, False, Outcome(state, entry.attempt, {}, reason)
         self.settings.listen(Event("ended", entry))
@@ -552,13 +552,13 @@ class Supervisor:
             entry.begun_at = run_directory.find_begin(entry.dir, entry.handle)
             self._put_running(entry, entry.handle)
             self.settings.listen(Event("adopted", entry))
-        if entry.is_mine and not was_mine:  # it was found without an owner, or its owner has died since
+        if entry.is_mine and not was_mine:  # the run was found without an owner, or its owner has died
             self.observer.started(entry)
         if is_ours:
             self.executor.watch(entry.handle, entry.dir)
 
     def _load_liveness(self, handle: JobHandle, run_dir: str) -> Liveness:
-        """Return whether a job is alive, as judged by its own executor (perhaps a farm of an earlier call)."""
+        """Return whether a job is alive, according to the job's executor, which may be the farm of an earlier call."""
         is_ours = handle.executor == self.executor.name
         return self.executor.liveness(handle, run_dir) if is_ours else load_liveness(handle, run_dir)
 
@@ -576,7 +576,7 @@ class Supervisor:
             entry.finished_here, entry.ended_at = True, entry.ended_at or self.executor.find_end(handle) or time.time()
             if entry.dir in self._ending:
                 if not self._ending[entry.dir]():
-                    continue  # its job.sh has ended, but a process that it started has not
+                    continue  # job.sh has ended, but a process that it started has not
                 del self._ending[entry.dir]
             # submit no more jobs after a farm has refused one; a later call continues the runs
             if (refusal := self.executor.refusal(handle, entry.dir)) is not None:
@@ -591,7 +591,7 @@ class Supervisor:
             self._reconcile(entry)
 
     def _begin_leftovers(self, entry: Entry, handle: JobHandle) -> bool:
-        """Begin to end the processes that an ended attempt left; it is concluded later, and the other runs go on."""
+        """Begin to end the processes that an ended attempt left; return True if it is concluded when they end."""
         if (entry.dir, entry.attempt) in self._was_ended or entry.spec.leave_running:
             return False
         if entry.left is None:
@@ -619,7 +619,7 @@ class Supervisor:
         return next((entry for entry in self.running.values() if entry.handle == handle), None)
 
     def _close_if_done(self, entry: Entry) -> bool:
-        """Conclude the common case with one read of the directory: the only command ended with 0."""
+        """Conclude a run whose only command ended with 0, which is common, with one read of the directory."""
         name = entry.commands[0]
         begin = layout.exit_marker_name(name, entry.attempt, 0)[:-1]
         try:
@@ -636,7 +636,7 @@ class Supervisor:
         return True
 
     def _tagged(self, entry: Entry, handle: JobHandle | None) -> JobHandle:
-        """Return the handle with the tag that finds all its processes, even without a lease or if started by hand."""
+        """Return the handle with the tag that all processes of the attempt have, even if it was started by hand."""
         if entry.record is None:
             entry.record = run_directory.try_record(entry.dir)
         tag = f"{entry.record.uid}.{entry.attempt}" if entry.record else ""
@@ -646,7 +646,7 @@ class Supervisor:
         return handle if handle.tag else replace(handle, tag=tag)
 
     def _clean(self, entry: Entry, handle: JobHandle) -> None:
-        """End what a dead, failed or stopped attempt left running."""
+        """End the processes that a dead, failed or stopped attempt left."""
         if self._load_liveness(handle, entry.dir) is not Liveness.GONE:
             return
         if entry.left is None:
@@ -655,7 +655,7 @@ class Supervisor:
             self.executor.cancel([(handle, entry.dir)], self.settings.grace_s)
 
     def _end_leftovers(self, entry: Entry) -> str:
-        """End what a finished run left running, unless its study permits it; return the reason for the outcome."""
+        """End the processes that a finished run left, unless its study permits them; return the outcome's reason."""
         if entry.handle is None or entry.left == ():
             return ""
         if self._load_liveness(entry.handle, entry.dir) is not Liveness.GONE:
@@ -698,7 +698,7 @@ class Supervisor:
             self._reconcile(entry)  # another attempt may begin, with --force also of a run that was done before
 
     def _finish(self, entry: Entry) -> None:
-        """Release everything of an attempt that is concluded, by this supervisor or by another."""
+        """Release the slot and the records of an attempt that this or another supervisor has concluded."""
         entry.has_slot, entry.left, entry.loss = False, None, None
         if self.running.pop(entry.dir, None) is not None and entry.is_mine and self.settings.budget is not None:
             self.settings.budget.add(entry)
@@ -714,7 +714,7 @@ class Supervisor:
         self.settings.listen(Event("ended", entry))
 
     def _write_outcome(self, entry: Entry, outcome: Outcome) -> bool:
-        """Write the outcome, or take the one of another supervisor that was first. False: it cannot be written."""
+        """Write the outcome, or load an outcome that another supervisor wrote first. Return False if writing fails."""
         entry.outcome = outcome
         try:
             if not run_directory.write_outcome(entry.dir, outcome):
@@ -726,7 +726,7 @@ class Supervisor:
         return True
 
     def _usage(self, entry: Entry) -> Usage | None:
-        """Return the larger values of both: the kernel is exact for one process, the observer samples the tree."""
+        """Return the larger values of the kernel's usage, exact for one process, and the observer's, of the tree."""
         exact = self.executor.usage(entry.handle) if entry.handle else None
         seen = self.observer.usage(entry)
         if exact is None or seen is None:
@@ -734,7 +734,7 @@ class Supervisor:
         return Usage(max(exact.cpu_s, seen.cpu_s), max(exact.peak_rss_bytes, seen.peak_rss_bytes))
 
     def stop(self, entries: Iterable[Entry], why: str, kind: StopKind = "user") -> None:
-        """End runs and everything they started; the reason is on disk before the first signal."""
+        """End runs and everything they started. The reason is written before the first signal is sent."""
         chosen = [entry for entry in entries if entry.is_mine and entry.handle]
         self._ending.clear()
         for entry in chosen:
@@ -752,7 +752,7 @@ class Supervisor:
         return Stop(f"pid {os.getpid()} on {processes.host_name()}", why, kind, time.time(), cause)
 
     def _write_stop(self, entry: Entry, stop: Stop) -> bool:
-        """Write the stop file; False if that fails. A run without it counts as dead, and the next call continues it."""
+        """Write the stop file; return False on failure. A run without this file counts as dead and is continued."""
         try:
             run_directory.write_stop(entry.dir, entry.attempt, stop)
         except OSError as error:
@@ -763,14 +763,14 @@ class Supervisor:
     # ------------------------------------------------------------ events of commands
 
     def _report(self, mark: str, event: Event) -> None:
-        """Report an event of a command once; `mark` is its name among those that were reported."""
+        """Report an event of a command once; `mark` identifies the event in `Entry.reported`."""
         if mark not in event.entry.reported:
             reported = event.entry.reported | {mark}
             event.entry.reported = self._shared.setdefault(reported, reported)
             self.settings.listen(event)
 
     def _report_commands(self, entry: Entry) -> None:
-        """Report the commands that began or ended since the last call, in order."""
+        """Report the commands of a run that began or ended since the last call, in their order."""
         codes = self._load_codes(entry)
         for name in entry.commands:
             if name in entry.skipped and name not in codes:
@@ -792,7 +792,7 @@ class Supervisor:
 
 
 def _choose_time(entry: Entry) -> str:
-    """Return the time in names of logs, a later second if an earlier attempt has a log with this one."""
+    """Return the time for the names of logs: now, or a later second if an earlier attempt has a log with this time."""
     moment, template = datetime.now(), entry.spec.log_name  # noqa: DTZ005 a log name in local time
     names = list_names(entry.dir) if "{time}" in template else frozenset()
     while True:
@@ -808,7 +808,7 @@ def _describe_left(left: Sequence[str], how: str) -> str:
 
 
 def _find_end(entry: Entry, outcome: Outcome) -> float:
-    """Return when it ended, as this supervisor saw it; else the time of its outcome, or of the last write to a log."""
+    """Return when an attempt ended: as this supervisor saw it, else by its outcome, else by the last write to a log."""
     if entry.finished_here:
         return entry.ended_at or time.time()
     if outcome.ended_at:

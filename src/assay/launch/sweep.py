@@ -1,4 +1,4 @@
-"""`assay run FILE`: from a file to finished runs, as one list of named steps."""
+"""`assay run FILE`: plan the runs of a study file, supervise them, and report on them."""
 
 from __future__ import annotations
 
@@ -68,9 +68,9 @@ from assay.values.verdict import Verdict
 if TYPE_CHECKING:
     from assay.launch.live_view import BestSoFar
 
-_BEGIN_S = 10.0  # how long the called command waits for its supervisor; a farm may take longer
-_waiting: list[int] = []  # in a supervisor that has not begun yet: the pipe to the command that waits
-_MAX_WAIT_S: dict[Use, float] = {"run": 86_400, "check": 3600, "benchmark": 3600}  # for the machine lease
+_BEGIN_S = 10.0  # how long a command with --detach waits for its supervisor; a farm may take longer
+_waiting: list[int] = []  # the pipe to the waiting command, in a supervisor that has not begun yet
+_MAX_WAIT_S: dict[Use, float] = {"run": 86_400, "check": 3600, "benchmark": 3600}  # longest waits for the machine lease
 Draw = Callable[[Supervisor], None]
 
 
@@ -106,7 +106,7 @@ def prepare(options: RunOptions) -> Prepared:
 
 
 def _choose_runs(prepared: Prepared) -> Prepared:
-    """Return the plan with the runs that --where chooses: others are neither started nor judged."""
+    """Return the plan with the runs that --where chooses. Other runs are neither started nor judged."""
     if prepared.options.where is None:
         return prepared
     from assay.reading.choosing import choose_planned  # most calls do not have --where
@@ -118,9 +118,9 @@ def _choose_runs(prepared: Prepared) -> Prepared:
 
 
 def _rename(study: Study, options: RunOptions) -> Study:
-    """Give the study the name of the command line, else of its file; it must stay in the root and not be hidden."""
+    """Give the study the name in the command line, else in its file. The name must not be a path or hidden."""
     flag = find_dialect(options.load.dialect or NATIVE.name).name_flag
-    if not flag:  # such a dialect names the folder by its path, wherever it is
+    if not flag:  # a dialect without such a flag names the folder by its path
         return replace(study, name=options.study or study.name)
     given = options.study if options.study is not None else options.load.exp_name
     name = study.name if options.study is None else options.study
@@ -130,7 +130,7 @@ def _rename(study: Study, options: RunOptions) -> Study:
     return replace(study, name=name)
 
 
-# ---------------------------------------------------------------- --detach: the supervisor goes on alone
+# ---------------------------------------------------------------- --detach: a supervisor in the background
 
 
 def go_to_background(location: StudyLocation, console: Console) -> bool:
@@ -166,23 +166,23 @@ def go_to_background(location: StudyLocation, console: Console) -> bool:
 
 @dataclass(slots=True)
 class RunHooks(LoopSettings):
-    """Settings and callbacks of a command while the study runs; `max_wait_s` None: as the settings have it."""
+    """Settings and callbacks of a command while the study runs. If `max_wait_s` is None, the settings decide."""
 
     finish: Draw = lambda _supervisor: None
     console: Console = SILENT
-    owns_process: bool = False  # a command of Assay: this process may become the parent of what jobs leave running
+    owns_process: bool = False  # whether this process may become the parent of processes that jobs leave
     echo: Callable[[bytes], None] | None = None
-    one_by_one: bool = False  # no slots: one run after another, devices untouched
-    slots_name: str | None = None  # of separate slots: a check never waits for a training, nor a training for a check
-    at_once: int | None = None  # runs on a farm at a time; None: all, and the farm decides
-    use: Use = "run"  # of the machine, for the machine lease
+    one_by_one: bool = False  # without slots: one run after another, devices untouched
+    slots_name: str | None = None  # name of separate slots: checks and trainings do not wait for each other
+    at_once: int | None = None  # limit of runs on a farm at a time; None: no limit
+    use: Use = "run"  # how the machine is used, for the machine lease
     observe: Callable[[Observer], Observer] = lambda observer: observer  # wraps the collector
-    best: BestSoFar | None = None  # of the command, which finds the best run
+    best: BestSoFar | None = None  # finds the best run for the command
     steps: Sequence[RunStep] = ()  # empty: the steps of the study and the options
 
 
 def run_study(prepared: Prepared, hooks: RunHooks) -> Report:
-    """Run what is planned and not finished. The caller has called `check_prepared` and shown the warnings."""
+    """Run the planned runs that are not finished. The caller has called `check_prepared` and shown the warnings."""
     plan, farm = prepared.plan, prepared.farm
     if not plan.is_hidden:  # recordings, benchmarks, models and repeated runs are not planned from a study file
         runs = tuple(hide_spec(spec, prepared.settings.secrets) for spec in plan.runs)
@@ -206,7 +206,7 @@ def run_study(prepared: Prepared, hooks: RunHooks) -> Report:
 
 def _run_planned(prepared: Prepared, hooks: RunHooks, slots: Slots) -> Report:
     """Supervise the planned runs: directories, code, index, executor, slots, plug-ins' steps, the loop, the report."""
-    for name, target in prepared.plan.links:  # a second name for the same parameters leads to the first one's folder
+    for name, target in prepared.plan.links:  # a second name for the same parameters is a link to the first folder
         path = os.path.join(prepared.location.dir, name)
         if not os.path.lexists(path):
             os.symlink(target, path)
@@ -256,7 +256,7 @@ def _end_plan(prepared: Prepared, entries: Sequence[Entry]) -> None:
 
 
 def _join(first: Listen, step: RunStep, warn: Callable[[str], None]) -> Listen:
-    """Add the step's listener; after a failure it gets no further events, and the runs continue."""
+    """Add the step's listener, which gets no further events after a failure, so that the runs continue."""
     listeners = [step.listen]
 
     def listen(event: Event) -> None:
@@ -264,7 +264,7 @@ def _join(first: Listen, step: RunStep, warn: Callable[[str], None]) -> Listen:
         try:
             for each in listeners:
                 each(event)
-        except Exception as error:  # noqa: BLE001 of a plug-in
+        except Exception as error:  # noqa: BLE001 a plug-in may raise any error
             listeners.clear()
             warn(f"{type(step).__module__}.{type(step).__qualname__}.listen failed: {error!r}")
 
@@ -308,7 +308,7 @@ def _build_draw(builder: DirBuilder, draw: Draw, console: Console) -> Draw:
 
 
 def _run_loop(supervisor: Supervisor, hooks: RunHooks, collector: Collector) -> None:
-    """Run the loop. However it ends, what was collected is written, and slots and jobs are released."""
+    """Run the loop. However the loop ends, collected metrics are written, and slots and jobs are released."""
     with _signals(supervisor):
         try:
             supervisor.run()
@@ -323,8 +323,8 @@ def _run_loop(supervisor: Supervisor, hooks: RunHooks, collector: Collector) -> 
 
 
 def _judge(prepared: Prepared, entries: Sequence[Entry], index: Index) -> tuple[Verdict | None, list[str]]:
-    """Judge every run that is done by the study's checks; other runs have no result. Verdicts on runs that ended in
-    this call are recorded; the second value is warnings about those that could not be."""
+    """Judge every done run by the study's checks; other runs have no result. Verdicts on runs that ended in this call
+    are recorded; the second value is warnings about verdicts that could not be recorded."""
     done = {prepared.location.key(entry.dir): entry for entry in entries if entry.state is State.DONE}
     checks = prepared.study.checks
     if not checks or not done:
@@ -343,7 +343,7 @@ def _judge(prepared: Prepared, entries: Sequence[Entry], index: Index) -> tuple[
 
 
 def _choose_executor(prepared: Prepared, slots: Slots, hooks: RunHooks) -> tuple[Executor, SlotPool | None, int | None]:
-    """Return the executor, the slots of this machine, and without slots the limit of runs at once."""
+    """Return the executor, the slots of this machine, and the limit of runs at once if there are no slots."""
     if prepared.farm is not None:
         executor = build_executor(prepared.farm.executor, farm=prepared.farm)
         limit = len(slots.labels) if executor.uses_slots(prepared.farm) else None
@@ -398,7 +398,7 @@ def _build_entry(
 ) -> Entry:
     options = prepared.options
     policy = RetryPolicy(retries=spec.retries, again=again, base=base, abandons=State.LOST in options.retry)
-    names = options.commands or spec.chosen  # -c replaces the commands that a part of the file asks for
+    names = options.commands or spec.chosen  # -c replaces the commands that a part of the file chooses
     wanted = None if names is None else frozenset(names)
     return Entry(spec, prepared.dir_of(spec), policy, wanted=wanted, since=since)
 
@@ -408,7 +408,7 @@ def _load_last(run_dir: str) -> run_directory.Attempt | None:
 
 
 def _suppress_lost_output(show: Callable[..., None]) -> Callable[..., None]:
-    """Ignore errors of a terminal or a reader that has gone: supervision continues."""
+    """Ignore errors of a terminal or a reader that is gone, so that supervision continues."""
 
     def show_if_possible(value: Event | Supervisor) -> None:
         with suppress(OSError):
@@ -429,7 +429,7 @@ def _deferred_signals() -> Iterator[None]:
 
 @contextmanager
 def _signals(supervisor: Supervisor) -> Iterator[None]:
-    """Ctrl-C and TERM stop the runs; HUP leaves them running."""
+    """Handle signals: Ctrl-C and TERM stop the runs, HUP leaves them running."""
     terminals = find_terminals()  # found before a terminal hangs up
 
     def interrupt(number: int, _frame: object) -> None:
@@ -468,7 +468,7 @@ def _build_report(
     entries = supervisor.entries
     verdict, warnings = _judge(prepared, entries, index)
     doubts = [note for step in steps for note in step.describe_end(entries)]
-    with suppress(InfrastructureError):  # of the index: the runs themselves are complete
+    with suppress(InfrastructureError):  # errors of the index are ignored: the runs are complete
         for describe in (_describe_unmatched, _describe_unread, _describe_not_finite):
             doubts += describe(prepared, entries, index)
     code, leftovers = builder.describe_other_code(entries), _describe_leftovers(prepared, entries)
@@ -507,7 +507,7 @@ def _forget_removed(prepared: Prepared, entries: Sequence[Entry], index: Index) 
 
 def _describe_unmatched(prepared: Prepared, entries: Sequence[Entry], index: Index) -> list[str]:
     """Describe metrics whose pattern matched in none of the runs that finished here: the pattern is probably wrong.
-    Also describe patterns that are newer than the kept runs, which keep the patterns of their time."""
+    Also describe patterns that are newer than the kept runs, which keep their own patterns."""
     location, done = prepared.location, [entry for entry in entries if entry.state is State.DONE]
     new, kept = ([entry for entry in done if entry.finished_here is is_new] for is_new in (True, False))
     wanted = [p for p in prepared.study.metrics if isinstance(p, Pattern) and not p.labels and "(?P<" not in p.regex]

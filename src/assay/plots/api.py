@@ -1,4 +1,4 @@
-"""The functions of plots that other packages use. Names load on first use."""
+"""The names that other packages import from `plots`. A name's module is loaded when the name is first used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writes the charts of a page to a PNG, SVG or PDF file with matplotlib."""
+"""Write the charts of a page to a PNG, SVG or PDF file with matplotlib."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ _COLORS = (
     *("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00"),
     *("#8c6bb1", "#4d4d4d", "#b2182b", "#7a5230", "#6b8e23", "#1b3a8b"),
 )
-_DASHES = ("-", "--", ":", "-.")  # d0, d1, …
+_DASHES = ("-", "--", ":", "-.")  # the styles d0, d1, …
 _MARKERS = {"dot": "o", "square": "s", "triangle": "^", "diamond": "D", "cross": "x", "crossed": "x"}
-_MANY = 8  # lines; more are drawn thinner
+_MANY = 8  # more lines than this are drawn thinner
 _LEGIBLE = 14  # the most entries of a legend in normal size
 _LEGEND_ROWS = 28
-_MOST_NAMES = 30  # of categories that are labelled
-_METADATA: dict[str, dict[str, str | None]] = {  # no date, so that equal curves give equal files
+_MOST_NAMES = 30  # most categories of an axis that are labelled
+_METADATA: dict[str, dict[str, str | None]] = {  # without a date, so that equal curves give equal files
     "png": {"Software": PLOT_MARK},
     "svg": {"Date": None, "Creator": PLOT_MARK},
     "pdf": {"CreationDate": None, "Creator": PLOT_MARK},
@@ -42,7 +42,7 @@ _METADATA: dict[str, dict[str, str | None]] = {  # no date, so that equal curves
 _STYLE: dict[Any, Any] = {
     "font.size": 10,
     "svg.hashsalt": "assay",  # equal charts give equal files
-    "svg.fonttype": "path",  # looks the same if a viewer lacks the font
+    "svg.fonttype": "path",  # texts look the same if a viewer lacks the font
 }
 
 
@@ -54,8 +54,8 @@ def write_figure(
     height: float | None = None,
     title: str = "",
 ) -> None:
-    """Draw into a file; its suffix is one of FORMATS. Sizes are in inches. Several charts are small ones next to each
-    other, below a title."""
+    """Draw a chart into a file, whose suffix is one of FORMATS. Sizes are in inches. Several charts are drawn small,
+    next to each other below the title."""
     kind = path.suffix.lower().removeprefix(".")
     blocks = [*build_blocks(Plot("", chart, title=title))]
     with _writing(path) as aside:
@@ -78,7 +78,7 @@ def write_pages(charts: Sequence[LineChart], path: Path) -> None:
 
 @contextmanager
 def _writing(path: Path) -> Iterator[str]:
-    """Write to a temporary file and rename it: a page that shows the plot never reads half of it."""
+    """Write to a temporary file and rename it, so that a page that shows the plot never reads an incomplete file."""
     try:
         import matplotlib as mpl
     except ImportError as error:
@@ -93,7 +93,7 @@ def _writing(path: Path) -> Iterator[str]:
 
 
 def _build_figure(blocks: Sequence[doc.Block], width: float | None = None, height: float | None = None) -> Figure:
-    """Build a figure of a page's blocks: bars, or charts in rows, with their title and one legend for all of them."""
+    """Build a figure of a page's blocks: bars, or charts in rows, with a title and one legend for all charts."""
     from matplotlib.figure import Figure
 
     charts = [block for block in blocks if isinstance(block, doc.Chart)]
@@ -191,7 +191,7 @@ def _read_style(style: str) -> dict[str, Any]:
             look["color"] = _COLORS[number]
         elif name[0] == "d":
             look["linestyle"] = _DASHES[number]
-        else:  # dark is good: the light end of the scale would be invisible on white
+        else:  # better values are darker; the light end of the scale would be invisible on white
             look["color"] = colormaps["viridis_r"](0.1 + 0.9 * number / (SHADES - 1))
     if "raw" in names:
         return {**look, "linewidth": 0.8, "alpha": 0.25}
@@ -201,10 +201,10 @@ def _read_style(style: str) -> dict[str, Any]:
 def _name_ticks(
     axis: Any, ticks: Sequence[tuple[float, str]] | None, numbers: Iterable[float], room: int = 1000
 ) -> None:
-    """Label the ticks. `room`: characters that fit next to each other; of many categories only some get a label."""
+    """Label the ticks; of many categories only some. `room` is how many characters fit next to each other."""
     from matplotlib.ticker import MaxNLocator
 
-    if ticks is None:  # there are no values between counts
+    if ticks is None:  # counts have no ticks between whole numbers
         is_whole = all(float(number).is_integer() for number in numbers if math.isfinite(number))
         axis.set_major_locator(MaxNLocator("auto", steps=[1, 2, 2.5, 5, 10], integer=is_whole))
         return
@@ -215,5 +215,5 @@ def _name_ticks(
 
 
 def _as_it_is(content: doc.Content, most: int = 1000) -> str:
-    """Return at most so many characters; escapes what matplotlib would interpret as a formula."""
+    """Return at most `most` characters of a text, with `$` escaped, which matplotlib would interpret as a formula."""
     return formatting.shorten(formatting.clean(doc.build_plain(content)), most).replace("$", r"\$")

@@ -23,23 +23,23 @@ from assay.values.document import Bars
 from assay.values.series import Direction
 from assay.values.state import State
 
-MOST_PARAMS = 12  # small charts or upright axes
+MOST_PARAMS = 12  # limit of small charts or upright axes
 _MOST_COLORS = 8  # more values than this are grouped in ranges
 _RANGES = 6
 _LOG_RATIO = 30  # least ratio of the largest to the smallest value for a logarithmic scale
-_MOST_CATEGORY_TICKS = 20  # of one upright axis
-_FEW = 6  # up to so many different numbers get a tick each
+_MOST_CATEGORY_TICKS = 20  # limit of labelled categories of one upright axis
+_FEW = 6  # up to this many different numbers get a tick each
 _MOST_BARS = 30
-_MISSING = -0.09  # position on an axis of runs without the parameter
+_MISSING = -0.09  # position of runs without the parameter on an axis
 _UNSET = "(none)"
-_MOST_UNTRIED = 8  # values that are named in a note
+_MOST_UNTRIED = 8  # limit of values that are named in a note
 _NOTHING = Declared(())
 
 
 class DrawnRun(NamedTuple):
     row: RunRow
     label: str
-    value: float  # finite
+    value: float  # a finite number
 
 
 Place = Callable[[DrawnRun], float]
@@ -60,7 +60,7 @@ class DrawnRuns:
 
 
 def load_trials(selection: PlottedRuns, options: PlotOptions) -> list[DrawnRuns]:
-    """Return for each metric the runs that have a finite value of it, with a note about the others."""
+    """Return for each metric the runs that have a finite value of it, with a note about the other runs."""
     chosen, notes = choose_metrics(selection, options.metrics, makes_line=False, names=options.names)
     return [_build_trials(selection, key, notes, is_log=options.log) for key in chosen]
 
@@ -156,7 +156,7 @@ def _draw_points(
 
 
 def _mark_unfinished(runs: Sequence[DrawnRun], x: Place, y: Place = _get_value) -> Iterator[Line]:
-    """Yield the points of runs that failed or were stopped, by their state."""
+    """Yield crosses for the runs that are not done, one set for each state."""
     for state in dict.fromkeys(run.row.state for run in runs if run.row.state is not State.DONE):
         yield _draw_points(str(state), [run for run in runs if run.row.state is state], x, y, "crosses")
 
@@ -178,7 +178,7 @@ def _check_params(selection: PlottedRuns, names: Sequence[str]) -> None:
 
 
 def _choose_params(selection: PlottedRuns, options: PlotOptions) -> tuple[list[str], list[str]]:
-    """Return the requested or the differing parameters, as many as can be read; and a note about the others."""
+    """Return the requested parameters, else the first that differ, and a note about parameters that are left out."""
     _check_params(selection, options.params)
     if options.params:
         return list(options.params), []
@@ -230,7 +230,7 @@ def build_pareto(selection: PlottedRuns, options: PlotOptions) -> list[Plot]:
 
 
 def _plot_history(selection: PlottedRuns, trials: DrawnRuns, options: PlotOptions) -> Plot:
-    """Plot the value of each run in the order in which they finished, and the best so far."""
+    """Plot the value of each run in the order in which the runs finished, and the best value so far."""
     ends = [trial.row.ended_at for trial in trials.items]
     order = sort_values(trials.items, ends, "min")  # runs that have not ended come last
     number = {trial.row.key: float(index + 1) for index, trial in enumerate(order)}
@@ -250,7 +250,7 @@ def _plot_history(selection: PlottedRuns, trials: DrawnRuns, options: PlotOption
 
 
 def _build_best_so_far(done: Sequence[DrawnRun], direction: Direction, number: Mapping[str, float], last: int) -> Line:
-    """Return a line of steps: level until a run is better, then vertical."""
+    """Return a line of the best value so far, which is level until a run is better and vertical there."""
     xs: list[float] = []
     ys: list[float] = []
     names: list[str] = []
@@ -304,7 +304,7 @@ def _plot_parallel(selection: PlottedRuns, trials: DrawnRuns, options: PlotOptio
 
 
 def _describe_untried(selection: PlottedRuns, params: Sequence[str]) -> Iterator[str]:
-    """Yield values that a search may choose and that no run has."""
+    """Yield notes about values that a search may choose and that no run has."""
     for param in params:
         space = selection.get_space(param)
         tried = {_describe(row.params.get(param)) for row in selection.rows}
@@ -346,7 +346,7 @@ def _center(index: float, count: int) -> float:
 
 
 def build_importances(selection: PlottedRuns, options: PlotOptions) -> list[Plot]:
-    """Plot a bar for each parameter: how much the metric depends on it, as `assay importance` measures it."""
+    """Plot a bar for each parameter, which shows how much the metric depends on it, as `assay importance` does."""
     measure, describe_limits = map(plugins.find_function, ("importance.measure", "importance.describe_limits"))
     if measure is None:
         raise UsageError("importance needs a plug-in that is not installed", "`assay doctor` lists what is installed")
@@ -381,7 +381,7 @@ BUILDERS: Mapping[str, Builder] = {
 }
 
 
-# ---------------------------------------------------------------- where a value is on an axis
+# ---------------------------------------------------------------- positions on an axis
 
 
 @dataclass(frozen=True, slots=True)
@@ -391,14 +391,14 @@ class _Places:
     at: Callable[[Any], float]
     scale: Scale
     ticks: Sequence[tuple[float, str]] = ()
-    marks: Sequence[float] = ()  # the numbers themselves, if there are few
+    marks: Sequence[float] = ()  # the numbers that get a tick, if there are few
 
 
 def _choose_places(
     values: Sequence[Any], log: bool, names: OptionNames, space: Declared, *, is_upright: bool = False
 ) -> _Places:
-    """Return numbers if all values are numbers, also those of the space that a search chooses from; otherwise a column
-    for each value, in their order. A missing value has a column of its own, or (`is_upright`) NaN among numbers."""
+    """Return an axis of numbers if all values, also those that a search chooses from, are numbers; otherwise an axis
+    with a column for each value, in order. A missing value has its own column, or is NaN if `is_upright`."""
     values = [*values, *space.values]
     numbers = [parse_number(value) for value in values]
     known = [number for number in numbers if number is not None and math.isfinite(number)]
@@ -428,7 +428,7 @@ def _read_number(value: Any) -> float:
 
 
 def _choose_scale(values: Sequence[float]) -> Scale:
-    """Choose a logarithmic scale if the values cover decades and their middle is in the middle of these."""
+    """Choose a logarithmic scale if the values span decades and their median is nearer to the middle of that scale."""
     known = sorted(set(values))
     low, high = known[0], known[-1]
     if low <= 0 or high < low * _LOG_RATIO:
@@ -439,7 +439,7 @@ def _choose_scale(values: Sequence[float]) -> Scale:
 
 
 def _fraction(value: float, low: float, high: float, scale: Scale) -> float:
-    """Return the position of a value between the low and the high end, 0 to 1; a constant is in the middle."""
+    """Return the position of a value between `low` and `high`, from 0 to 1; 0.5 if `low` and `high` are equal."""
     if scale == "log":
         value, low, high = math.log(value), math.log(low), math.log(high)
     return value / (high - low) - low / (high - low) if high > low else 0.5

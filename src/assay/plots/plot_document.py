@@ -1,6 +1,6 @@
-"""Plots as a document for a page: each chart with its legend, and the values that the mouse shows.
+"""Build the document of a page of plots: each chart with its legend, and the values that the mouse shows.
 
-Logarithmic axes are converted here: the document gets positions, and the numbers as the labels of ticks.
+Logarithmic axes are converted here: the document contains positions, and the numbers as labels of ticks.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _MARKERS: tuple[Literal["dot", "square", "triangle", "diamond"], ...] = ("dot", 
 _MOST_HOVERS = 160
 _HEIGHT = 320
 _LONG = 4000
-_MANY = 150  # lines through upright axes; more are drawn fainter
+_MANY = 150  # more lines through upright axes than this are drawn fainter
 _MOST_SHOWN = 14  # lines that the mouse shows at once
 
 
@@ -86,14 +86,14 @@ def _build_chart(chart: LineChart, is_wide: bool) -> doc.Chart:
 
 
 def _build_points(chart: LineChart, line: Line, ys: Sequence[float]) -> list[doc.Point]:
-    """Return points; lines are reduced to a few times as many as a page shows, single points are all kept."""
+    """Return the points of a line. A drawn line is reduced to a few times as many points as a page can show."""
     to_x, to_y = _transform(chart.x_scale), _transform(chart.scale)
     xs, ys = charts.thin_line(line.xs, ys, _LONG if line.look == "line" else len(ys))
     return [*zip(map(to_x, xs), map(to_y, ys), strict=True)]
 
 
 def _build_curve(line: Line, style: str, kind: int, points: Sequence[doc.Point], chart: LineChart) -> doc.Curve:
-    """Build a curve. `kind`: how many lines before it have the same look, since points of each have their own shape."""
+    """Build a curve. `kind`: how many earlier lines have the same look, which decides the shape of the points."""
     if line.look == "line":
         if sum(math.isfinite(y) for y in line.ys) == 1:  # a line of one point would be invisible
             return doc.Curve(points, f"point {style}", line=False, marker="dot")
@@ -119,7 +119,7 @@ def _style(line: Line, number: int) -> str:
 
 
 def _list_keys(chart: LineChart, is_single: bool) -> Iterator[tuple[str, str, str]]:
-    """Yield style, shape and meaning of each line; for small charts only the meaning, which holds for all of them."""
+    """Yield style, shape and text of each line. For small charts, which share a legend, the text is only the label."""
     if chart.shades is not None:
         name, worst, best = chart.shades
         yield "s0", "own", f"{name}: {worst}"
@@ -144,7 +144,7 @@ def _transform(scale: Scale) -> Callable[[float], float]:
 
 
 def _build_log_axis(places: Sequence[float], scale: Scale) -> list[tuple[float, str]] | None:
-    """Return the numbers of a logarithmic axis; None if the renderer chooses round ones."""
+    """Return the ticks of a logarithmic axis; None if the axis is linear, for which the renderer chooses ticks."""
     known = [place for place in places if math.isfinite(place)]
     if scale != "log" or not known:
         return None
@@ -153,7 +153,7 @@ def _build_log_axis(places: Sequence[float], scale: Scale) -> list[tuple[float, 
 
 
 def _build_x_ticks(chart: LineChart, places: Sequence[float], is_wide: bool) -> list[tuple[float, str]] | None:
-    """Return the names or numbers of an x axis; None if they are whole, and the renderer chooses round ones."""
+    """Return the ticks of an x axis; None if all numbers are whole, for which the renderer chooses round ticks."""
     if chart.axes:
         return [(float(index), axis.name) for index, axis in enumerate(chart.axes)]
     if chart.x_ticks or chart.x_marks:
@@ -167,7 +167,7 @@ def _build_x_ticks(chart: LineChart, places: Sequence[float], is_wide: bool) -> 
 
 
 def _find_x_range(chart: LineChart) -> tuple[float, float] | None:
-    """Return a range with some margin around points and upright axes, so that none is cut off."""
+    """Return a range with a margin around points and upright axes, so that nothing is cut off; None for lines."""
     if chart.axes or chart.x_ticks:
         count = len(chart.axes or chart.x_ticks)
         return (-0.06 * (count - 1), 1.02 * (count - 1)) if chart.axes else (-0.5, count - 0.5)
@@ -180,11 +180,11 @@ def _find_x_range(chart: LineChart) -> tuple[float, float] | None:
     return min(xs) - room, max(xs) + room
 
 
-# ---------------------------------------------------------------- under the mouse
+# ---------------------------------------------------------------- values at the mouse pointer
 
 
 def _build_hovers(chart: LineChart) -> Iterator[tuple[float, str]]:
-    """Yield the values of all lines at some evenly spaced xs, for each line that of its nearest point."""
+    """Yield the values of all lines at some evenly spaced xs; the value of a line is that of its nearest point."""
     lines = [line for line in chart.lines if len(line.xs)]
     some = [[*range(0, len(line.xs), -(-len(line.xs) // _MOST_HOVERS)), len(line.xs) - 1] for line in lines]
     drawn = zip(lines, some, strict=True)

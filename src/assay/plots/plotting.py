@@ -1,4 +1,4 @@
-"""`assay plot`: draws series of the index as charts."""
+"""`assay plot`: draw series of the index as charts."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ if TYPE_CHECKING:
     from assay.values.where import Where
 
 XName = Literal["step", "epoch", "time"]
-MOST_LINES = 12  # more lines are unreadable; --best chooses others
-_MOST_MISSING = 3  # means whose notes list the missing runs
-_GRID = 500  # points of a group's mean if its runs have no common ones
+MOST_LINES = 12  # more lines are unreadable; --best chooses another number
+_MOST_MISSING = 3  # limit of notes about means that lack runs
+_GRID = 500  # number of points of a group's mean if its runs have no common xs
 
 
 class OptionNames(NamedTuple):
-    """How messages name the options of a plot: as options of the command, or as fields of a page's form."""
+    """The names of a plot's options in messages: options of the command, or fields of a page's form."""
 
     metric: str = " with -m"
     color: str = "--color"
@@ -61,27 +61,27 @@ COMMAND_LINE = OptionNames()
 
 @dataclass(frozen=True, slots=True)
 class PlotOptions:
-    metrics: tuple[Asked, ...] = ()  # none: the metric with the highest priority
-    group_by: tuple[str, ...] = ()  # runs that differ only in these are drawn as a mean and a band
+    metrics: tuple[Asked, ...] = ()  # empty: the metric with the highest priority
+    group_by: tuple[str, ...] = ()  # runs that differ only in these parameters are drawn as a mean and a band
     log: bool = False
     best: int | None = None
     x: XName | None = None  # None: the unit that the runs count
     smooth: float = 0.0  # the weight of the moving average
     log_x: bool = False
-    param: str = ""  # for a scatter
-    params: tuple[str, ...] = ()  # for slices and parallel coordinates; none: those that differ
+    param: str = ""  # the parameter of a scatter plot
+    params: tuple[str, ...] = ()  # for slices and parallel coordinates; empty: parameters that differ
     color: str | None = None
     names: OptionNames = COMMAND_LINE
 
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """A plot that is ready to be drawn. Several charts are small ones that belong together."""
+    """A plot that is ready to be drawn. Several charts are drawn small, next to each other."""
 
-    name: str  # for the names of files
+    name: str  # a part of the names of files
     chart: LineChart | Bars | tuple[LineChart, ...]
-    notes: tuple[str, ...] = ()  # on what was chosen and left out
-    title: str = ""  # for several charts
+    notes: tuple[str, ...] = ()  # notes about what was chosen and left out
+    title: str = ""  # the title of several charts
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ class PlottedRuns:
     keep: Sequence[int]
     locations: Sequence[StudyLocation]
     counts: Mapping[str, int]  # metric → points of the run with the most points
-    objectives: tuple[SortKey, ...] = ()  # for a search
+    objectives: tuple[SortKey, ...] = ()  # objectives of the studies' search
     beside: Sequence[RunRow] = ()  # all runs of the studies, if the table lacks some
 
     @property
@@ -104,7 +104,7 @@ class PlottedRuns:
         return ", ".join(dict.fromkeys(row.study for row in self.rows))
 
     def get_space(self, param: str) -> Declared:
-        """Return the values that a search chooses from; nothing if it does not choose this parameter."""
+        """Return the values from which a search chooses the parameter; no values if it does not choose it."""
         return load_space(self.locations).get(param, Declared(()))
 
 
@@ -115,7 +115,7 @@ def load_selection(
     patterns: tuple[tuple[str, str], ...],
     console: Console,
 ) -> PlottedRuns:
-    """Load the runs to plot. `patterns`: of the runs of a study; none: all runs."""
+    """Load the runs to plot. `patterns` are pairs of a study and a pattern of its runs; if empty, load all runs."""
     data = load_fresh_table(index, locations, console)
     chosen = select_rows(data, where, patterns) if data.rows else []
     keep = leave_out_foreign(data, chosen) or chosen
@@ -139,8 +139,8 @@ def build_selection(data: IndexTable, keep: Sequence[int], locations: Sequence[S
 def choose_metrics(
     selection: PlottedRuns, asked: Sequence[Asked], *, makes_line: bool = True, names: OptionNames = COMMAND_LINE
 ) -> tuple[list[SortKey], list[str]]:
-    """Return the requested metrics (`loss`, `loss:min`), else those of the search, else the metric with the highest
-    priority; and a note if it was chosen among several."""
+    """Return the requested metrics (`loss`, `loss:min`), else the objectives of the search, else the metric with the
+    highest priority. Also return a note if this metric was chosen among several."""
     known = sorted(selection.counts)
     least = 2 if makes_line else 1
     asked = asked or [each for each in selection.objectives if selection.counts.get(each.name, 0) >= least]
@@ -165,7 +165,7 @@ def _read_metric(asked: Asked, selection: PlottedRuns) -> SortKey:
 
 
 def build_plots(index: Index, selection: PlottedRuns, options: PlotOptions) -> list[Plot]:
-    """Build a chart of lines for each metric. A run, or a group, has the same colour in all of them."""
+    """Build a chart of lines for each metric. A run, or a group, has the same colour in all charts."""
     chosen, notes = choose_metrics(selection, options.metrics, names=options.names)
     plots = [_build(index, selection, key, options, notes) for key in chosen]
     charts = [plot.chart for plot in plots if isinstance(plot.chart, LineChart)]
@@ -177,10 +177,10 @@ def build_plots(index: Index, selection: PlottedRuns, options: PlotOptions) -> l
 
 
 def describe_metrics(location: StudyLocation) -> str:
-    """Describe how runs of a study record metrics, by the kind of its file."""
+    """Describe how runs of a study can record metrics, according to the kind of the study's file."""
     record = None
     for run_dir in run_directory.find_run_dirs(location.dir):
-        if is_foreign(run_dir):  # the run may name any file
+        if is_foreign(run_dir):  # a received run may name any file
             continue
         with suppress(FormatError, OSError):  # a damaged file has been reported
             record = run_directory.load_record(run_dir)
@@ -226,7 +226,7 @@ def _build(index: Index, selection: PlottedRuns, key: SortKey, options: PlotOpti
 def _build_groups(
     data: IndexTable, keep: Sequence[int], key: SortKey, options: PlotOptions, curves: Mapping[int, Line]
 ) -> tuple[list[Line], list[str]]:
-    """Return a line for each group, in the order and with the numbers of the table that `assay sum -g` prints."""
+    """Return a line for each group, with order and numbers as in `assay sum -g`, and the labels of empty groups."""
     built = build_groups(data, keep, options.group_by)
     colors = _choose_group_colors(data, options.group_by)
     several = len({group.study for group in built}) > 1
@@ -253,7 +253,7 @@ def _build_groups(
 
 
 def _choose_run_colors(rows: Sequence[RunRow]) -> dict[str, int]:
-    """Return the colour of each run by its key, chosen among all runs of its study: a selection does not change it."""
+    """Return key -> colour of each run, chosen among all runs of its study, so that a selection does not change it."""
     studies: dict[str, list[str]] = {}
     for row in sorted(rows, key=lambda row: (row.created_at or 0.0, row.key)):
         studies.setdefault(row.study, []).append(row.folder)
@@ -296,7 +296,7 @@ def describe_missing(lines: Sequence[Line], x_name: str) -> list[str]:
 def _load_curves(
     index: Index, selection: PlottedRuns, metric: str, options: PlotOptions
 ) -> tuple[dict[int, Line], str, list[str]]:
-    """Return the line of each run by rising x, the meaning of x, and which runs have to be left out."""
+    """Return the line of each run by rising x, the meaning of x, and notes about runs that are left out."""
     rows, column = selection.data.rows, selection.data.metrics[metric]
     x, names = options.x, options.names
     series = {i: index.load_series(rows[i].key, metric) for i in selection.keep if column.count[i]}
@@ -335,7 +335,7 @@ def _load_curves(
 
 
 def _is_rising(xs: Sequence[float]) -> bool:
-    """Return whether the numbers rise and are finite: a NaN is not larger than anything."""
+    """Whether the numbers are finite and never fall; a comparison with a NaN between them is false."""
     return bool(xs) and math.isfinite(xs[0]) and math.isfinite(xs[-1]) and all(map(le, xs, islice(xs, 1, None)))
 
 
@@ -345,7 +345,7 @@ def _sort_line(line: Line) -> Line:
 
 
 def find_start(data: IndexTable, i: int) -> float:
-    """Return when the run began, or its earliest attempt. NaN without any time."""
+    """Return the earliest known time of a run: its start, or its first point. NaN if no time is known."""
     times = [column.first_time[i] for column in data.metrics.values() if column.count[i]]
     known = [time for time in (*times, data.rows[i].started_at) if time is not None and math.isfinite(time)]
     return min(known, default=math.nan)
@@ -357,8 +357,8 @@ def choose_time_unit(longest: float) -> tuple[float, str]:
 
 
 def _find_epochs(epochs: Series, steps: Sequence[float]) -> list[float]:
-    """Return the epoch at each step, interpolated between the epochs that the run recorded: an epoch that is recorded
-    as a whole number began with its first step. NaN if nothing is known."""
+    """Return the epoch at each step, interpolated between the epochs that the run recorded. An epoch that was recorded
+    for several steps began at the first of these. The result is NaN if the run recorded no epochs."""
     pairs = sorted((step, epoch) for step, epoch in zip(epochs.steps, epochs.values, strict=True) if step == step)  # noqa: PLR0124
     firsts = [next(group) for _, group in groupby(pairs, key=lambda pair: pair[1])]
     if not firsts:
@@ -377,7 +377,7 @@ def _find_epochs(epochs: Series, steps: Sequence[float]) -> list[float]:
 
 
 def build_labels(rows: Sequence[RunRow]) -> list[str]:
-    """Return labels that differ: the differing parameters, without paths of checkpoints if possible; else names."""
+    """Return different labels: the differing parameters, without paths of checkpoints if possible; else names."""
     several = len({row.study for row in rows}) > 1
     telling = differing_params([row.params for row in rows])
     plain = [name for name in telling if not is_checkpoint([row.params.get(name) for row in rows])]
@@ -399,7 +399,7 @@ def describe_value(value: object) -> str:
 
 
 def rank_lines(lines: Sequence[Line], direction: Direction) -> list[Line]:
-    """Sort lines by the best value of each, best first; those without a finite value are last."""
+    """Sort lines by the best value of each, best first; lines without a finite value are last."""
 
     def find_best(line: Line) -> float:
         ys = line.raw or line.ys
@@ -410,20 +410,20 @@ def rank_lines(lines: Sequence[Line], direction: Direction) -> list[Line]:
 
 
 def build_paths(path: str, metrics: Sequence[str]) -> list[str]:
-    """Return one file per metric: with several metrics, each name contains its metric."""
+    """Return the path of one file per metric. With several metrics, each file name contains its metric."""
     stem, suffix = os.path.splitext(path)
     return [path] if len(metrics) == 1 else [f"{stem}-{each.replace('/', '_')}{suffix}" for each in metrics]
 
 
-_LOOKS = COLORS * 4  # colours and dashes
+_LOOKS = COLORS * 4  # number of combinations of colours and dashes
 
 
 def choose_colors(names: Iterable[str]) -> dict[str, int]:
-    """Return a colour, and dashes, for each run of a study; the oldest first.
+    """Return the number of a colour, and of dashes, for each run of a study. `names` has the oldest run first.
 
-    Each has the colour that the checksum of its name gives, or the next one that no older run has; first all colours,
-    then each with dashes. If none is left, a run has that of its checksum. So a run has the same colour in every view
-    and for every user, whatever is drawn next to it, and a new run does not change the colours of others.
+    The checksum of its name gives the colour of a run. If an older run has this colour, the next free colour is taken:
+    first without, then with dashes. If no colour is free, the run shares one. So a run has the same colour in every
+    view and for every user, whatever is drawn next to it, and a new run does not change the colours of other runs.
     """
     chosen: dict[str, int] = {}
     taken: set[int] = set()
@@ -436,7 +436,7 @@ def choose_colors(names: Iterable[str]) -> dict[str, int]:
 def separate_colors(chosen: Mapping[str, int]) -> dict[str, int]:
     """Return colours for curves that are drawn together; dashes only if there are more curves than colours.
 
-    If two have the same colour, the first by name keeps it, and the other gets the next one that is free.
+    If two curves have the same colour, the first by name keeps it, and the other one gets the next free colour.
     """
     looks = COLORS if len(chosen) <= COLORS else _LOOKS
     found: dict[str, int] = {}
@@ -454,7 +454,7 @@ def _find_free(wanted: int, taken: set[int]) -> int:
 
 
 def resample(lines: Sequence[Line], count: int) -> list[Line]:
-    """Return all lines at the same xs, evenly from the first to the last; NaN before and after a line's own range."""
+    """Return all lines at common xs, evenly spaced from the first to the last x; NaN outside of a line's own range."""
     low, high = min(line.xs[0] for line in lines), max(line.xs[-1] for line in lines)
     xs = [low + (high - low) * part / (count - 1) for part in range(count)] if high > low else [low]
 
@@ -465,7 +465,7 @@ def resample(lines: Sequence[Line], count: int) -> list[Line]:
 
 
 class Declared(NamedTuple):
-    """The values a search chooses a parameter from: these values, or the numbers from the first to the last of them."""
+    """The values from which a search chooses a parameter: `values`, or the numbers between them if `is_range`."""
 
     values: tuple[Any, ...]
     is_range: bool = False

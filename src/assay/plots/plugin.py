@@ -1,4 +1,4 @@
-"""Charts of metrics and parameters: `assay plot`, and what pages draw them with."""
+"""The plug-in for charts of metrics and parameters: `assay plot`, and the functions with which pages draw charts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What other packages use of reading. The names load on first use."""
+"""The names that other packages import from `reading`. A name's module is loaded when the name is first used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`assay best`: which run won, by how much, and how to repeat it.
+"""`assay best`: find the best run, its margin over the next one, and the commands that repeat it.
 
 As in `assay sum`, runs are compared by the best value of their metric. Only runs with a final result count: done
 runs, and runs that a rule ended because they stopped improving or had reached their target.
@@ -53,18 +53,18 @@ class Contender(NamedTuple):
 
     name: str
     value: float
-    run: int  # its row in the table; for a group, the row of its best run
+    run: int  # the run's row in the table; for a group, the row of its best run
     group: RunGroup | None = None
-    spread: GroupValue | None = None  # only of a group
+    spread: GroupValue | None = None  # None for a single run
 
 
 class BestChoice(NamedTuple):
     """The result of `assay best` for one metric."""
 
     key: SortKey
-    ranked: Sequence[Contender]  # the best first
-    uncounted: Sequence[int]  # rows that are not done and have a better value
-    without: int  # runs that are done and have no finite value
+    ranked: Sequence[Contender]  # contenders, the best first
+    uncounted: Sequence[int]  # rows of runs that are not done and have a better value
+    without: int  # number of runs that are done and have no finite value
     group_by: tuple[str, ...] = ()
 
     @property
@@ -78,7 +78,7 @@ class BestChoice(NamedTuple):
 
     @property
     def margin(self) -> float | None:
-        """The difference between the best value and the next."""
+        """The difference between the best value and the next; None if there is only one contender."""
         return abs(self.ranked[1].value - self.best.value) if len(self.ranked) > 1 else None
 
     @property
@@ -99,7 +99,7 @@ class BestChoice(NamedTuple):
 def choose_best(
     data: IndexTable, keep: Sequence[int], asked: Asked | None = None, group_by: Sequence[str] = ()
 ) -> BestChoice | None:
-    """Choose the best of these rows; None if no done row has the metric. Raise NotFoundError or UsageError."""
+    """Choose the best of the rows `keep`; None if no done run has the metric. Raise NotFoundError or UsageError."""
     key = choose_metric(data, asked)
     column = data.metrics[key.name]
     values = key.values(column)
@@ -126,7 +126,7 @@ def _counts(row: RunRow) -> bool:
 
 
 def choose_metric(data: IndexTable, asked: Asked | None) -> SortKey:
-    """Return the metric of `loss` or `loss:min`; without one, the metric by which `assay sum` sorts."""
+    """Return the metric that `asked` names, as in `loss:min`; if it is None, the metric by which `assay sum` sorts."""
     if not data.metrics:
         hint = "log some with assay.log, or name patterns under `metrics:` in the file"
         raise UsageError("no run has a metric", hint)
@@ -163,12 +163,12 @@ def _rank_groups(
 
 
 class BestRun(NamedTuple):
-    """The winning run and how to repeat it."""
+    """The best run and the commands that repeat it."""
 
     row: RunRow
     dir: str
     commands: Mapping[str, str]
-    differing: Sequence[str]  # names of parameters
+    differing: Sequence[str]  # names of the parameters in which the runs differ
     hints: Sequence[tuple[str, str]]  # what a command does, and the command
     step_name: str = "step"
 
@@ -182,7 +182,7 @@ def describe_best(data: IndexTable, keep: Sequence[int], run: int, locations: Se
     commands = {c.name: layout.show_command(c.text, path) for c in record.spec.commands} if record else {}
     differing = differing_params([data.rows[i].params for i in keep])
     hints = []
-    if row.received and "adopted_at" not in row.received:  # such a run is repeated with code that was made here
+    if row.received and "adopted_at" not in row.received:  # a received run must be adopted before it is repeated
         hints.append(advise_adopting(location, folder))
     elif commands:
         changes = _choose_change(row, data.rows, differing)
@@ -197,7 +197,7 @@ def describe_best(data: IndexTable, keep: Sequence[int], run: int, locations: Se
 
 
 def _choose_change(row: RunRow, rows: Sequence[RunRow], differing: Sequence[str]) -> list[str]:
-    """Choose a change such as `epochs=6`: a number of the run with a value that no run has; empty if there is none."""
+    """Choose a change such as `epochs=6`: a numeric parameter with a value that no run has. Empty: there is none."""
     numbers = {
         name: value
         for name, value in row.params.items()
@@ -215,7 +215,7 @@ def _choose_change(row: RunRow, rows: Sequence[RunRow], differing: Sequence[str]
 
 
 def _as_number(value: Any) -> float | None:
-    """Return a value as a number, so that 2 and 2.0, `2` and `2.0` are equal."""
+    """Return a value as a number, so that 2, 2.0, "2" and "2.0" are equal; None if it is not a number."""
     try:
         return float(str(value))
     except ValueError:
@@ -241,7 +241,7 @@ def build_title(choice: BestChoice, data: IndexTable) -> str:
 
 
 def build_details(choice: BestChoice, run: BestRun, data: IndexTable) -> list[Section]:
-    """Build the parameters and commands of the winner, notes about the others, and how to repeat it."""
+    """Build the sections with parameters and commands of the best run, notes about other runs, and next commands."""
     ordered = [*run.differing, *(name for name in run.row.params if name not in run.differing)]
     params = [(name, render_value(run.row.params[name])) for name in ordered]
     return [
@@ -288,7 +288,7 @@ def _describe_spread(spread: GroupValue) -> str:
 
 
 def _round(value: float) -> str:
-    """Round to two digits, or to an integer: 100, not 1e+02."""
+    """Round to two digits, and a value of ten or more to an integer: 100, not 1e+02."""
     return f"{value:.2g}" if value < 9.95 else f"{value:.0f}"
 
 
@@ -385,7 +385,7 @@ def _run_facts(data: IndexTable, i: int, key: SortKey) -> dict[str, Any]:
 def build_front_document(
     data: IndexTable, keep: Sequence[int], keys: Sequence[SortKey], locations: Sequence[StudyLocation]
 ) -> Document | None:
-    """Build the Pareto set of runs that are done; None if none of them has all the metrics."""
+    """Build the document about the Pareto set of the done runs; None if no done run has all the metrics."""
     done = [i for i in keep if _counts(data.rows[i])]
     front = find_pareto_rows(data, done, keys)
     if not front.items:

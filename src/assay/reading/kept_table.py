@@ -1,4 +1,4 @@
-"""A table that serves many requests: values that were computed from its columns are reused."""
+"""A table that serves many requests and caches values that were computed from its columns."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from assay.record.index.base import IndexTable
 
 T = TypeVar("T")
-_MOST_VALUES = 1_500_000  # of kept columns, orders and pages: 12 MB
+_MOST_VALUES = 1_500_000  # limit of numbers in the cached columns, orders and pages: 12 MB
 _FEWEST, _MOST_MADE = 8, 500
 _NOTHING: Any = object()
 
@@ -26,8 +26,8 @@ class KeptTable(IndexTable):
 
 
 def remember(table: IndexTable, what: Hashable, make: Callable[[], T]) -> T:
-    """Compute a value of a kept table once and keep it until others need its room, least recently used first. For any
-    other table, compute it each time. Threads may compute the same value at once; none waits for another."""
+    """Return a value of a table. A kept table caches its values and drops the least recently used value first; for any
+    other table, the value is computed each time. Threads do not wait: several may compute the same value at once."""
     if not isinstance(table, KeptTable):
         return make()
     made = table._made  # noqa: SLF001
@@ -41,12 +41,12 @@ def remember(table: IndexTable, what: Hashable, make: Callable[[], T]) -> T:
 
 
 def list_param(table: IndexTable, name: str, missing: Any = None) -> list[Any]:
-    """Return the parameter of each row."""
+    """Return the value of the parameter in each row."""
     return remember(table, ("param", name, missing), lambda: [row.params.get(name, missing) for row in table.rows])
 
 
 def has_param(table: IndexTable, name: object) -> bool:
-    """Whether any row has the parameter. Usually the first row has it."""
+    """Whether any row has the parameter. A search usually ends at the first row."""
     if not isinstance(table, KeptTable):
         return any(name in row.params for row in table.rows)
     return name in remember(table, "params", lambda: frozenset(name for row in table.rows for name in row.params))

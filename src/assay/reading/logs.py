@@ -1,4 +1,4 @@
-"""`assay logs`: the output of a run's commands, complete or as it is written."""
+"""`assay logs`: print the output of a run's commands, complete or while it is written."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _BLOCK = 1 << 16
 Write = Callable[[bytes], None]
 
 
-# ---------------------------------------------------------------- which file
+# ---------------------------------------------------------------- finding a log
 
 
 def find_log(run_dir: str, command: str | None = None, attempt: int | None = None) -> str:
-    """Return the requested log; by default the newest of the failed command, else of the last command that began."""
+    """Return the requested log; by default the newest log of the failed command, else of the last command begun."""
     record = load_record(run_dir)
     if record.origin:
         raise UsageError(f"{record.spec.name} was imported from {record.tool}: there is no output of it")
@@ -51,14 +51,14 @@ def find_log(run_dir: str, command: str | None = None, attempt: int | None = Non
 
 
 def _check_command(run_dir: str, spec: RunSpec, command: str | None) -> None:
-    """Refuse a run without commands, and a command that it does not have."""
+    """Refuse a run without commands, and a command that the run does not have."""
     if not spec.commands:
         raise UsageError(f"{os.path.basename(run_dir)} was opened by a script itself: it has no output here")
     check_known("command", [command] if command is not None else (), [each.name for each in spec.commands])
 
 
 def _order(spec: RunSpec, history: run_directory.History, command: str | None, attempt: int | None) -> list[str]:
-    """Return the commands, those with the most interesting logs first."""
+    """Return the commands in the order in which their logs are searched: failed commands, then all, the last first."""
     if command is not None:
         return [command]
     chosen = history.last if attempt is None else next(a for a in history.attempts if a.number == attempt)
@@ -74,7 +74,7 @@ def _log_of_attempt(
     if "{suffix}" in spec.log_name:
         name = layout.log_name(spec.log_name, command, attempt, "")
         return name if name in names else None
-    # names with a time instead of a number: logs are in the order of the attempts that ran the command
+    # names have a time instead of a number: the logs are in the order of the attempts that ran the command
     logs = layout.find_logs(names, spec.log_name, command)
     ran = [
         each.number for each in history.attempts if command in each.codes or each.number == history.attempts[-1].number
@@ -101,7 +101,7 @@ def find_last_lines(path: str, lines: int) -> int:
         return os.stat(path).st_size
     with open(path, "rb") as file:
         end = file.seek(0, os.SEEK_END)
-        offset, wanted = end, lines + 1  # one newline more: the one before the first line
+        offset, wanted = end, lines + 1  # one newline more: the newline before the first line
         while offset > 0:
             size = min(_BLOCK, offset)
             offset -= size
@@ -125,12 +125,12 @@ class RunFollower:
 
     run_dir: str
     command: str | None = None
-    lines: int | None = None  # how many lines of the existing log; None: all
+    lines: int | None = None  # how many lines of the existing log are read; None: all
     _spec: RunSpec | None = None
     _tail: Tail | None = None
     _finished: set[str] = field(default_factory=set)  # logs that were read to their end
     _last: tuple[int, bool] = (-1, False)  # the attempt, and whether it had ended, at the last check
-    _partial: bytes = b""  # a line without its end
+    _partial: bytes = b""  # the beginning of a line that is not complete
 
     def read(self) -> Iterator[bytes]:
         """Yield new output. A log is complete when a newer log exists."""
@@ -170,11 +170,11 @@ class RunFollower:
 
     @property
     def attempt(self) -> int:
-        """The number of the attempt when the run's files were last read."""
+        """The number of the newest attempt when the run's files were last read."""
         return self._last[0]
 
     def check_end(self) -> bool:
-        """Whether the run has ended at two checks in a row: another attempt may follow a failed one at once."""
+        """Whether the run had ended at two checks in a row. One is not enough: a failed attempt may be retried."""
         status = load_status(self.run_dir)
         before, self._last = self._last, (status.attempt, status.state.is_over)
         return self._last[1] and before == self._last
@@ -215,9 +215,9 @@ def follow_run(run_dir: str, command: str | None, lines: int | None, write: Writ
 def follow_study(
     study_dir: str, command: str | None, lines: int | None, write: Write, only: Sequence[str] | None = None
 ) -> int:
-    """Follow these or all runs of a study until they have ended, also new ones; return the number of runs."""
+    """Follow the runs `only`, or all runs of a study including new ones, until they have ended; return their number."""
     followed: dict[str, RunFollower] = {}
-    ended: dict[str, RunFollower] = {}  # followed again if another attempt begins
+    ended: dict[str, RunFollower] = {}  # runs that are followed again if another attempt begins
     supervisors: set[SupervisorRecord] = set()
     seen = 0
     while True:
@@ -227,7 +227,7 @@ def follow_study(
                 followed[path] = ended.pop(path, RunFollower(path, command, lines))
                 seen += 1
         if only is None:
-            supervisors |= set(find_supervisors(followed, study_dir))  # also one that has only queued repeats
+            supervisors |= set(find_supervisors(followed, study_dir))  # a supervisor may have queued only repetitions
         for path, follower in list(followed.items()):
             over = follower.check_end()
             follower.write_named(write, over)
@@ -236,7 +236,7 @@ def follow_study(
         if not followed and not any(supervisor.is_alive for supervisor in supervisors):
             return seen
         for path in run_directory.find_run_dirs(study_dir) if only is None else only:
-            if path not in followed and path not in ended:  # it had ended before: followed when another attempt begins
+            if path not in followed and path not in ended:  # ended before: followed when another attempt begins
                 ended[path] = RunFollower(path, command, lines)
                 ended[path].skip()
         time.sleep(POLL_S)
@@ -248,7 +248,7 @@ def _begins(run_dir: str, before: RunFollower | None, has_seen: bool) -> bool:
         return _load_attempt(run_dir) > before.attempt
     try:
         return has_seen or not load_status(run_dir).state.is_over
-    except AssayError:  # damaged: `assay ls` reports it
+    except AssayError:  # the run is damaged, which `assay ls` reports
         return False
 
 

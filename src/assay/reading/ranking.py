@@ -19,23 +19,23 @@ from assay.values.state import State
 
 T = TypeVar("T")
 _MISSING = object()
-_LARGEST = 1 << 1023  # a larger integer is not a float
+_LARGEST = 1 << 1023  # larger integers cannot be converted to float
 _NUMBER = r"\s*[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?\s*"
 
 
 class SortKey(NamedTuple):
     """A key to sort by: a metric by the best value of each run, a parameter by its value, `time` by the run's duration.
-    `direction`: which value of a metric is the best. `is_reversed` reverses only the order of the rows."""
+    `direction` is the better direction of a metric. `is_reversed` reverses only the order of the rows."""
 
     name: str
     direction: Direction
     is_metric: bool = True
     is_time: bool = False
     is_reversed: bool = False
-    at: str = "best"  # or last, min, max, mean: the value by which the study's search judges its runs
+    at: str = "best"  # or last, min, max, mean, if the study's search judges runs by this value
 
     def __str__(self) -> str:
-        """Return the key as `--sort` takes it."""
+        """Return the key as a text for `--sort`."""
         return f"{self.name}:{self.direction}"
 
     @property
@@ -55,12 +55,12 @@ class SortKey(NamedTuple):
 
 
 Asked = str | SortKey  # `loss`, `loss:min`, or a complete key
-_TIME = "time"  # the duration, unless a metric or a parameter has this name
+_TIME = "time"  # the name of the duration, unless a metric or a parameter has this name
 Params = Sequence[Mapping[str, Any]]  # item i belongs to row i of the table
 
 
 def choose_sort(asked: Sequence[Asked], data: IndexTable, params: Iterable[Mapping[str, Any]]) -> tuple[SortKey, ...]:
-    """Parse keys such as `acc`, `acc:max`, `lr:max`, most important first; without any, choose the first metric."""
+    """Parse keys such as `acc`, `acc:max`, `lr:max`, most important first; default: the metric of highest priority."""
     if not asked:
         name = min(data.metrics, key=metric_priority, default=None)
         return (SortKey(name, direction_of(name)),) if name is not None else ()
@@ -70,7 +70,7 @@ def choose_sort(asked: Sequence[Asked], data: IndexTable, params: Iterable[Mappi
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """The names that can be sorted by. Usually the first run has the parameter."""
+    """The names by which rows can be sorted. A search for a parameter usually ends at the first run."""
 
     data: IndexTable
     params: Iterable[Mapping[str, Any]]
@@ -111,13 +111,13 @@ def parse_sort(asked: str, known: Container[str]) -> tuple[str, Direction | None
 
 
 def differing_params(params: Sequence[Mapping[str, Any]], ignore: Sequence[str] = ()) -> list[str]:
-    """Return parameters with several values over these runs, in order of appearance; a missing one is a value."""
+    """Return the parameters with several values, in order of appearance; a missing parameter counts as a value."""
     names = dict.fromkeys(chain.from_iterable(params))
     return [name for name in names if name not in ignore and _vary(each.get(name, _MISSING) for each in params)]
 
 
 def _vary(values: Iterable[Any]) -> bool:
-    """Whether the values are not all the same; 1, 1.0 and true differ, as they do in the ids of runs."""
+    """Whether the values are not all equal. 1, 1.0 and true are different values, as in the ids of runs."""
     rest = iter(values)
     kind = type(first := next(rest))
     return any(value is not first and (value != first or type(value) is not kind) for value in rest)
@@ -125,7 +125,7 @@ def _vary(values: Iterable[Any]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ParamsOf:
-    """Iterates over the parameters of these rows."""
+    """Iterates over the parameters of the rows `keep`."""
 
     data: IndexTable
     keep: Sequence[int]
@@ -135,7 +135,7 @@ class ParamsOf:
 
 
 def find_differing(data: IndexTable, keep: Sequence[int], ignore: Sequence[str] = ()) -> list[str]:
-    """Return `differing_params` of these rows. In a kept table only parameters that differ at all are compared."""
+    """Return `differing_params` of the rows `keep`. A kept table caches which parameters differ over all its rows."""
     if not isinstance(data, KeptTable) or not keep:
         return differing_params(list(ParamsOf(data, keep)), ignore) if keep else []
     every = remember(data, "differing", lambda: differing_params([row.params for row in data.rows]))
@@ -144,7 +144,7 @@ def find_differing(data: IndexTable, keep: Sequence[int], ignore: Sequence[str] 
 
 
 def sort_some(data: IndexTable, keep: Sequence[int], keys: Sequence[SortKey], start: int, end: int | None) -> list[int]:
-    """Return the sorted rows from `start` to `end` of these. A whole kept table is sorted only once."""
+    """Sort the rows `keep` and return those from `start` to `end`. A whole kept table is sorted only once."""
     if not isinstance(data, KeptTable):
         return sort_rows(data, keep, keys, [row.params for row in data.rows])[start:end]
 
@@ -167,7 +167,7 @@ def sort_rows(data: IndexTable, keep: Sequence[int], keys: Sequence[SortKey], pa
             continue
         column = data.metrics[key.name]
         values, rest = key.values(column), list[int]()
-        if 0.0 in column.count or not math.isfinite(sum(values)):  # rare; the test is quick
+        if 0.0 in column.count or not math.isfinite(sum(values)):  # this is rare, and quick to check
             rest = [i for i in order if not (column.count[i] > 0 and math.isfinite(values[i]))]
             order = [i for i in order if column.count[i] > 0 and math.isfinite(values[i])]
         order = sorted(order, key=values.__getitem__, reverse=key.order == "max") + rest
@@ -191,7 +191,7 @@ def sort_values(items: Sequence[T], values: Sequence[Any], direction: Direction)
 
 
 def parse_number(value: Any) -> float | None:
-    """Return the number, also of a text such as `1e-4`, which YAML reads as a text; None for other values."""
+    """Return a number, or the number in a string such as `1e-4`, which YAML reads as a string; else None."""
     if isinstance(value, bool):
         return None
     if isinstance(value, int | float):
@@ -203,7 +203,7 @@ def parse_number(value: Any) -> float | None:
 
 
 class RunGroup(NamedTuple):
-    """Runs that differ only in the grouped parameters. `runs` count; `others`: the number of those that do not."""
+    """Runs that differ only in the grouped parameters. `runs`: rows that count; `others`: how many do not count."""
 
     study: str
     params: dict[str, Any]
@@ -212,7 +212,7 @@ class RunGroup(NamedTuple):
 
 
 class GroupValue(NamedTuple):
-    """The mean over those runs of a group that have the metric, each with one value."""
+    """Mean, standard deviation and number of the values of a metric, one for each run of a group that has it."""
 
     mean: float | None
     sd: float | None
@@ -243,7 +243,7 @@ def build_groups(
 
 
 def measure_group(column: MetricColumns, group: RunGroup, values: Sequence[float] | None = None) -> GroupValue:
-    """Return mean and standard deviation of the runs' last values (or of these), and how many runs have one."""
+    """Return the mean and standard deviation over the group of `values` (default: last values), and their number."""
     chosen = column.last if values is None else values
     found = [chosen[i] for i in group.runs if column.count[i]]
     return GroupValue(*mean_and_sd(found), len(found))
@@ -274,9 +274,9 @@ def best_values(column: MetricColumns, direction: Direction) -> Sequence[float]:
 def combine_columns(
     columns: Sequence[Sequence[float]], order: Sequence[int], choose: Callable[..., float]
 ) -> list[float | None]:
-    """Return for each row the largest or smallest finite value; None if there is none."""
+    """Return for each row of `order` the largest or smallest finite value; None for a row without a finite value."""
     every = [list(map(column.__getitem__, order)) for column in columns]
-    picked = [values for index, values in enumerate(every) if values not in every[:index]]  # those logged together
+    picked = [values for index, values in enumerate(every) if values not in every[:index]]  # each distinct column once
     if picked and all(math.isfinite(sum(values)) for values in picked):
         return list(map(choose, *picked)) if len(picked) > 1 else list(picked[0])
     rows = zip(*picked, strict=True) if picked else [()] * len(order)
@@ -295,7 +295,7 @@ class Front(NamedTuple):
 
 
 def find_pareto_rows(data: IndexTable, keep: Sequence[int], keys: Sequence[SortKey]) -> Front:
-    """Find the rows that no other row dominates: at least as good by every key, and better by one."""
+    """Find the rows that no other row dominates. To dominate is to be at least as good by every key, better by one."""
     columns = [[row_value(data, i, key) for i in keep] for key in keys]
     return _find_front(keep, columns, keys)
 
@@ -307,7 +307,7 @@ def find_pareto_groups(data: IndexTable, groups: Sequence[RunGroup], keys: Seque
 
 
 def find_pareto_runs(data: IndexTable, keep: Sequence[int], names: Sequence[Asked]) -> list[int]:
-    """Find the done rows that no other row dominates, by the names of two or more keys."""
+    """Find the done runs that no other done run dominates. `names` are two or more keys."""
     if len(names) < 2:
         raise UsageError("a Pareto front weighs two or more against each other", "as in pareto('loss', 'time')")
     done = [i for i in keep if data.rows[i].state is State.DONE and not data.rows[i].is_foreign]
@@ -335,8 +335,8 @@ def _find_front(items: Sequence[int], columns: Sequence[Sequence[Any]], keys: Se
 
 
 def find_front(points: Sequence[tuple[float, ...]]) -> list[int]:
-    """Return the indexes of the points that no other point dominates, in their order; less is better, equals stay. In
-    this order only an earlier point can dominate a later one, and with two coordinates only the last one found can."""
+    """Return the indexes of the points that no other point dominates, in the order of the points. Less is better, and
+    equal points stay. In sorted order only an earlier point can dominate; with two coordinates, only the last found."""
     front: list[int] = []
     for at in sorted(range(len(points)), key=lambda at: points[at]):
         point = points[at]

@@ -1,4 +1,4 @@
-"""`assay show`: everything about one run."""
+"""`assay show`: print everything about one run."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class RunDescription:
 def describe_run(
     index: Index, location: StudyLocation, run_dir: str, children: Sequence[str] | None = None
 ) -> RunDescription:
-    """Describe a run; raise FormatError if run.json is damaged. `children`: if they are known already."""
+    """Describe a run; raise FormatError if the folder cannot be read. `children`: keys of the children, if known."""
     status = load_shown(run_dir)
     key = location.key(run_dir)
     refresh_one(index, location, run_dir)
@@ -97,8 +97,8 @@ def describe_run(
 
 
 def find_children(location: StudyLocation, key: str) -> Iterator[str]:
-    """Yield the runs of the study that `assay rerun` made from this one."""
-    mark = f'"parent": {json.dumps(key, ensure_ascii=False)}'  # parsing thousands of records would take long
+    """Yield the keys of the runs of the study that `assay rerun` made from the run `key`."""
+    mark = f'"parent": {json.dumps(key, ensure_ascii=False)}'  # a text, as parsing thousands of records takes long
     for run_dir in run_directory.find_run_dirs(location.dir):
         with suppress(OSError):
             if mark in read_text(os.path.join(run_dir, layout.RUN_FILE)):
@@ -106,7 +106,7 @@ def find_children(location: StudyLocation, key: str) -> Iterator[str]:
 
 
 def load_files(run_dir: str, within: str = "") -> Iterator[tuple[str, int]]:
-    """Yield the files of a run with their sizes; a folder as one entry, except folders of media and artifacts."""
+    """Yield the files of a run with their sizes. A folder is one entry, except folders of media and artifacts."""
     for entry in sorted(os.scandir(os.path.join(run_dir, within)), key=lambda entry: entry.name):
         name = within + entry.name + "/" * entry.is_dir(follow_symlinks=False)
         if name in ("files/", "files/media/", "files/artifacts/"):
@@ -117,8 +117,8 @@ def load_files(run_dir: str, within: str = "") -> Iterator[tuple[str, int]]:
 
 
 def load_readings(path: str) -> tuple[ReadingsSummary | None, str | None]:
-    """Summarise the readings of a run, and return why there are none, as job.sh notes it without Assay on its host."""
-    if os.path.isfile(path):  # a named pipe would block
+    """Return a summary of the readings of a run, and the reason that the file gives if job.sh could not take any."""
+    if os.path.isfile(path):  # opening a named pipe would block
         with suppress(OSError), open(path, "rb") as file:
             absence = parse_absence(file.readline(_LONGEST_ABSENCE))
             file.seek(0)
@@ -235,7 +235,7 @@ def build_metric_table(metrics: Mapping[str, Summary]) -> Table:
 
 
 def build_attempt_blocks(run: RunDescription, now: float) -> list[TableBlock]:
-    """Build the attempts as a table, if there are several."""
+    """Build a table of the attempts if the run has several."""
     attempts = run.status.history.attempts
     if len(attempts) < 2:
         return []
@@ -250,7 +250,7 @@ def build_attempt_blocks(run: RunDescription, now: float) -> list[TableBlock]:
     ]
     rows = [_attempt_cells(attempt, run, now) for attempt in attempts]
     begins = [each.handle.begins.checkpoint if each.handle and each.handle.begins else "" for each in attempts]
-    if any(begins):  # some continue from a checkpoint
+    if any(begins):  # some attempts continue from a checkpoint
         columns.insert(2, Column("from"))
         for row, checkpoint in zip(rows, begins, strict=True):
             row.insert(2, describe_checkpoint(checkpoint) if checkpoint else "")
@@ -326,13 +326,13 @@ def build_origin_facts(run: RunDescription, now: float) -> list[tuple[str, str]]
 
 
 def is_untouched(run: RunDescription) -> bool:
-    """Whether job.sh came from elsewhere: then no command that executes it is printed."""
+    """Whether job.sh came from another machine, so that no command that executes it may be printed."""
     received = load_received(run.dir)
     return received is not None and received.needs_code
 
 
 def show_job(run_dir: str) -> str:
-    """Return the command that executes the run's commands again, to be pasted."""
+    """Return a shell command that executes the run's commands again."""
     return build_command(("bash",), [os.path.relpath(os.path.join(run_dir, layout.JOB_FILE))])
 
 
@@ -343,7 +343,7 @@ def find_node(run: RunDescription) -> str | None:
 
 
 def build_environment_sections(fields: Mapping[str, Any] | None, node: str | None) -> list[Section]:
-    """Build the sections. `node`: the executing host; environment.json describes the one that submitted the run."""
+    """Build the sections about the host that submitted the run. `node` is the host that executed the run."""
     if fields is None:
         return [Section((Text("(environment.json is missing or damaged)"),), "Environment")]
     plain = [

@@ -1,4 +1,4 @@
-"""`assay diff`: the differences between two runs."""
+"""`assay diff`: show the differences between two runs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from assay.values.series import Summary, best_of
 from assay.values.table import Column, Table
 
 _MISSING = object()
-_LARGEST_DIFF_BYTES = 1 << 20  # of a file that is compared line by line
+_LARGEST_DIFF_BYTES = 1 << 20  # larger files are not compared line by line
 _CODE_FILES_SHOWN = 40
 _ENVIRONMENT = ("host", "user", "os", "cpu", "cpu_count", "memory_bytes", "python", "driver", "job_python")
 Pairs = Mapping[str, tuple[Any, Any]]  # name -> values of the first and the second run; None: missing
@@ -64,7 +64,7 @@ def compare(
 
 
 def differ(left: Mapping[str, Any], right: Mapping[str, Any]) -> Pairs:
-    """Return what differs, in the order of the first, then the second. 1 and True, 1 and 1.0 are different values."""
+    """Return the differing items, in the order of `left`, then of `right`. 1, 1.0 and True are different values."""
     names = dict.fromkeys([*left, *right])
     other = [name for name in names if not _same(left.get(name, _MISSING), right.get(name, _MISSING))]
     return {name: (left.get(name), right.get(name)) for name in other}
@@ -116,7 +116,7 @@ def _compare_folders(left: str, right: str) -> dict[str, str]:
 
 
 def _list_files(folder: str) -> Iterator[str]:
-    """Yield the files. Links to files too large to copy are compared as links, and not followed."""
+    """Yield the paths of files and links. Links, which replace files too large to copy, are not followed."""
     for parent, folders, names in os.walk(folder):
         links = [name for name in folders if os.path.islink(os.path.join(parent, name))]
         yield from (os.path.relpath(os.path.join(parent, name), folder) for name in [*names, *links])
@@ -129,7 +129,7 @@ def _is_same_file(left: str, right: str) -> bool:
 
 
 def render_code_diff(comparison: RunComparison, largest: int = _LARGEST_DIFF_BYTES) -> Iterator[str]:
-    """Yield a unified diff, as `diff -u` prints it. `largest`: of larger files only the name is printed."""
+    """Yield a unified diff, as `diff -u` prints it. For a file of more than `largest` bytes, yield only its name."""
     left, right = comparison.left, comparison.right
     for path, kind in comparison.code.items():
         ours, theirs = (_load_lines(os.path.join(run.dir, layout.CODE_DIR, path), largest) for run in (left, right))
@@ -141,7 +141,7 @@ def render_code_diff(comparison: RunComparison, largest: int = _LARGEST_DIFF_BYT
 
 
 def _load_lines(path: str, largest: int) -> list[str] | None:
-    """Return the lines of a file: empty if it is missing, None if it is not text. A link has one line, its target."""
+    """Return the lines of a file, or the target of a link; [] if it is missing, None if it is binary or too large."""
     if not os.path.lexists(path):
         return []
     if os.path.islink(path):
@@ -153,7 +153,7 @@ def _load_lines(path: str, largest: int) -> list[str] | None:
     return None if b"\0" in data else data.decode("utf-8", "replace").splitlines(keepends=True)
 
 
-# ---------------------------------------------------------------- looks
+# ---------------------------------------------------------------- the report
 
 
 def build_document(comparison: RunComparison) -> Document:

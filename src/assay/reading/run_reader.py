@@ -1,4 +1,4 @@
-"""Load studies from the index, updated first: for the tables, and for the objects of `assay.runs`."""
+"""Load studies from the index after an update, for tables and for the objects of `assay.runs`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class LoadedRuns(NamedTuple):
-    """`fields` are the fields of an `assay.Run` for each row of the table."""
+    """The runs of a study. `fields` has the fields of an `assay.Run` for each row of the table."""
 
     location: StudyLocation
     patterns: tuple[tuple[str, str], ...]
@@ -34,8 +34,8 @@ class LoadedRuns(NamedTuple):
 
 
 def load_study_runs(study: str, root: str | None) -> LoadedRuns:
-    """Load all runs of a study; a pattern may choose some of them. A damaged run is a Python warning."""
-    from assay.follow.refresh import refresh_study  # for Python programs; tables do not need it
+    """Load all runs of a study, and the pattern in `study`, if any. A damaged run causes a Python warning."""
+    from assay.follow.refresh import refresh_study  # loaded only for Python programs
 
     locations, patterns = find_patterns([study], root)
     if len(locations) != 1:
@@ -81,7 +81,7 @@ def load_points(root: str, key: str, metric: str) -> tuple[list[float], list[flo
 
 
 def load_objectives(locations: Sequence[StudyLocation], data: IndexTable) -> tuple[SortKey, ...]:
-    """Return the objectives of these studies' searches; empty if they differ."""
+    """Return the objectives of the studies' searches; empty if the searches have different objectives."""
     found = {_load_study_objectives(location, data) for location in locations}
     objectives = found.pop() if len(found) == 1 else ()
     return objectives if all(each.name in data.metrics for each in objectives) else ()
@@ -92,7 +92,7 @@ def _load_study_objectives(location: StudyLocation, data: IndexTable) -> tuple[S
         first = next((row for row in data.rows if row.study == location.name), None)
         if first is None or first.origin != "optuna":
             return ()
-        from assay.record.run_directory import try_record  # only for imported runs
+        from assay.record.run_directory import try_record  # loaded only for imported runs
 
         record = try_record(os.path.join(location.root, first.key))
         known = (record.origin or {}).get("objectives") if record else None
@@ -103,7 +103,7 @@ def _load_study_objectives(location: StudyLocation, data: IndexTable) -> tuple[S
 
 
 def load_search_file(location: StudyLocation) -> SearchFile | None:
-    """Load the search; None if its file is damaged, which tables and plots ignore. Few studies need this reader."""
+    """Load the search of a study; None if its file is damaged, which tables and plots ignore."""
     from assay.record.search_file import load_search
 
     try:
@@ -113,7 +113,7 @@ def load_search_file(location: StudyLocation) -> SearchFile | None:
 
 
 def load_fresh_table(index: Index, locations: Sequence[StudyLocation], console: Console = SILENT) -> IndexTable:
-    """Load the table as the folders are now. The code that reads runs is loaded only if something has changed."""
+    """Load a table after updating the index. The code that reads runs is loaded only if runs have changed."""
     names = [location.name for location in locations]
     data = index.load_table(names)
     is_stale = False
@@ -128,8 +128,8 @@ def load_fresh_table(index: Index, locations: Sequence[StudyLocation], console: 
 
 
 def find_step_name(locations: Sequence[StudyLocation], rows: Sequence[RunRow], metric: str | None = None) -> str:
-    """Return `epoch` if the runs, or the calls that log this metric, count only epochs; otherwise `step`. The first run
-    of each study stands for its study."""
+    """Return `epoch` if the runs, or the calls that log this metric, count only epochs; otherwise `step`. Only the
+    first run of each study is examined."""
     first = {row.study: row for row in reversed(rows)}
     folders = {location.name: location.root for location in locations}
     run_dirs = {os.path.join(folders[row.study], row.key): row for row in first.values()}
@@ -141,5 +141,5 @@ def find_step_name(locations: Sequence[StudyLocation], rows: Sequence[RunRow], m
 
 def _find_units(run_dir: str, row: RunRow) -> set[str]:
     if row.created_at is None and os.path.exists(f"{run_dir}/{layout.LOGX_METRICS_FILE}"):
-        return {"epoch"}  # another tool's run: its logx counts validations by epoch
+        return {"epoch"}  # in another tool's run, logx counts validations by epoch
     return find_units(run_dir)

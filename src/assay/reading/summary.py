@@ -1,4 +1,4 @@
-"""The summary table: which run is the best. It works on whole columns: ten thousand runs take a moment."""
+"""The summary table, with the best run first. It is computed by columns, so that ten thousand runs take a moment."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ if TYPE_CHECKING:
 
 _Has = Callable[[str, bool], bool]
 """Whether there is a column of this name; the second argument: whether the rows at hand would show something in it."""
-_Columns = list[tuple[Column, list[Any]]]  # each with its cells
-MOST_REASONS = 5  # lines below the table, if it has no room for the column
-MOST_METRICS = 6  # more would not fit a terminal; --metrics chooses others
+_Columns = list[tuple[Column, list[Any]]]  # each column with its cells
+MOST_REASONS = 5  # limit of lines below a table that is too narrow for the column of reasons
+MOST_METRICS = 6  # more metrics would not fit a terminal; --metrics chooses others
 _ENDED = tuple(state for state in State if state.is_over and state is not State.DONE)
 _NUMBERS = {int, float, NoneType}
 
@@ -61,11 +61,11 @@ class SummaryOptions(NamedTuple):
     limit: int | None = None
     offset: int = 0  # rows before the first shown row
     is_page: bool = False  # the columns are those of all rows, even if only some are shown
-    all_reasons: bool = False  # why runs ended, not only for pruned runs
+    all_reasons: bool = False  # show why runs ended, not only for pruned runs
     reverse: bool = False  # reverses the order of the rows, not what is best
     where: Where | None = None
     patterns: tuple[tuple[str, str], ...] = ()  # study, pattern of its runs; empty: all runs
-    pareto: tuple[str, ...] = ()  # only rows that no other dominates in all of these; each as in `sort`
+    pareto: tuple[str, ...] = ()  # show only rows that no other row dominates by these keys, each as in `sort`
 
     @property
     def end(self) -> int | None:
@@ -77,23 +77,23 @@ class Unranked(NamedTuple):
     """Uploads that were not adopted."""
 
     number: int
-    first: RunRow | None  # the first that can be adopted; None: for each there is a run that was made here
+    first: RunRow | None  # the first upload that can be adopted; None: each has the id of a run that was made here
 
 
 class StudySummary(NamedTuple):
-    """Everything that the table needs; `hidden` counts metrics that were left out, `left_out` rows."""
+    """The table, and facts about it. `hidden` counts the metrics that were left out, `left_out` the rows."""
 
     table: Table
     rows: list[RunRow]
     sort: tuple[SortKey, ...]
     hidden: int = 0
     left_out: int = 0
-    front: Front | None = None  # --pareto: of runs or of groups
+    front: Front | None = None  # the front of runs or groups for --pareto
     not_done: int = 0  # runs that --pareto did not compare because of their state
     no_room: tuple[str, ...] = ()  # columns other than metrics for which the terminal is too narrow
-    remarks: tuple[str, ...] = ()  # reasons of pruned runs for which the table had no room
-    total: int = 0  # rows, shown or not
-    unranked: Unranked | None = None  # they are last, and in no group or Pareto set
+    remarks: tuple[str, ...] = ()  # reasons of pruned runs, if their column does not fit
+    total: int = 0  # number of rows, shown or not
+    unranked: Unranked | None = None  # these rows are last, and in no group or Pareto set
 
 
 def summarise(
@@ -113,7 +113,7 @@ def build_summary(data: IndexTable, options: SummaryOptions, step_name: str = "s
     ranked = leave_out_foreign(data, keep)
     unranked = find_left_out(data, keep, ranked)
     known = ParamsOf(data, keep)
-    shown = options.metrics[:1] if options.metrics and options.metrics[0] in data.metrics else ()  # not a hidden one
+    shown = options.metrics[:1] if options.metrics and options.metrics[0] in data.metrics else ()  # not a hidden metric
     sort = choose_sort(options.sort or options.pareto or shown, data, known)
     if options.reverse:
         sort = tuple(key._replace(is_reversed=True) for key in sort)
@@ -140,7 +140,7 @@ def build_summary(data: IndexTable, options: SummaryOptions, step_name: str = "s
     def build(rows: Sequence[int], has: _Has) -> _Columns:
         return _run_columns(data, rows, params, metrics, sort, options, step_name, has)
 
-    has: _Has = lambda _what, tells: tells  # noqa: E731 asks only these rows
+    has: _Has = lambda _what, tells: tells  # noqa: E731 only the shown rows decide
     if options.is_page:
         asked = options._replace(limit=None, offset=0)
         has = _ask_all(data, keep, build, (tuple(metrics), options.ignore), asked)
@@ -161,8 +161,8 @@ def _ask_all(
     subject: Hashable,
     options: SummaryOptions,
 ) -> _Has:
-    """Return a test for the columns of all kept rows. Usually the shown rows have the value, or no row of the study
-    does, which is found once: asking all rows that a filter keeps takes far longer than showing some."""
+    """Return a function that checks which columns the rows `keep` need. Usually the shown rows need a column, or no row
+    of the study does, which is cached: checking all rows of a filter takes far longer than showing some."""
 
     def find(rows: Sequence[int]) -> dict[str, bool]:
         found: dict[str, bool] = {}
@@ -183,7 +183,7 @@ def _ask_all(
 
 
 def describe_front(front: Front, what: str, not_done: int) -> str:
-    """Return how many items are in the front, and which were not compared."""
+    """Describe how many items are in the front, and how many were not compared."""
     missing = [f"{not_done} not done"] if not_done else []
     missing += [f"{front.without} without a number for each"] if front.without else []
     found = f"{len(front.items)} of {render_count(front.compared, what)}"
@@ -204,30 +204,30 @@ def fit_summary(summary: StudySummary, width: int) -> StudySummary:
 
 
 def build_remarks(rows: Sequence[RunRow]) -> Iterator[str]:
-    """Yield a line with the reason for the end of each run."""
+    """Yield lines with the reasons why the runs ended."""
     explained = [row for row in rows if row.reason]
     yield from (f"{row.state}: {clean(row.name)}: {clean(row.reason)}" for row in explained[:MOST_REASONS])
     if len(explained) > MOST_REASONS:
         yield f"and {len(explained) - MOST_REASONS} more; `assay show` explains a single run"
 
 
-# The ranks by which columns leave a narrow table: metrics have multiples of 200, the first stays.
+# The ranks of columns: a narrow table drops the highest rank first. Metrics have multiples of 200, the first has 0.
 _PATH_RANK = 9900
 _BEST_RANK = 1100
 _REASON_RANK = 700
 _TAGS_RANK = 500
 _STEP_TIME_RANK = 300
-_NAMED_RANK = 210  # and above: parameters that are part of the runs' names
+_NAMED_RANK = 210  # this rank and above: parameters that are part of the runs' names
 _TIME_RANK = 205
 _STEP_RANK = 100
-_FIRST_BEST_RANK = -100  # best values of the metric that is sorted by
-_WANTED_RANK = -200  # and below: metrics that were asked for, or that a search optimises
+_FIRST_BEST_RANK = -100  # best values of the metric that rows are sorted by
+_WANTED_RANK = -200  # this rank and below: metrics that were requested, or that a search optimises
 
 
 def _rank_metric(
     columns: _Columns, index: int, metrics: Sequence[str], sort: Sequence[SortKey], options: SummaryOptions
 ) -> _Columns:
-    """Give the columns of one metric their ranks: its values, and its best values if they are shown."""
+    """Set the ranks of the columns of one metric: its values, and its best values if they are shown."""
     is_wanted = options.metrics is not None or any(key.is_metric and key.name == metrics[index] for key in sort[1:])
     rank = 200 * index if not is_wanted else _WANTED_RANK - (len(metrics) - 1 - index)
     is_first = bool(sort) and sort[0].name == metrics[index] and (options.metrics is None or options.best)
@@ -245,7 +245,7 @@ def select_rows(
     patterns: Sequence[tuple[str, str]] = (),
     states: frozenset[State] | None = None,
 ) -> list[int]:
-    """Return the rows of a table or a plot. The code for expressions is loaded only if there is one."""
+    """Return the indexes of the rows to show. The code that matches rows is loaded only if there is a condition."""
     if where is not None and not states and not patterns:
         from assay.reading.choosing import need_rows
 
@@ -262,7 +262,7 @@ def select_rows(
 
 
 def leave_out_foreign(data: IndexTable, keep: list[int]) -> list[int]:
-    """Leave out uploads that were not adopted: the other rows are compared, ranked and counted."""
+    """Leave out uploads that were not adopted, which are not compared, ranked or counted."""
     rows = enumerate(data.rows)
     foreign = remember(data, "foreign", lambda: {i for i, row in rows if row.received and row.is_foreign})
     return [i for i in keep if i not in foreign] if foreign else keep
@@ -336,10 +336,10 @@ def _run_columns(
         columns.append((Column("tags", rank=_TAGS_RANK, role="tags"), list(map(",".join, tags))))
     received = _gather(data, "received", order)
     if has("received", any(received)):
-        from assay.record.received import describe_facts  # few tables have such runs
+        from assay.record.received import describe_facts  # few tables have received runs
 
         columns.append((Column("received", rank=_TAGS_RANK), [describe_facts(each) or None for each in received]))
-    explained = _ENDED if options.all_reasons else (State.PRUNED,)  # the ending rule; `assay ls` has other reasons
+    explained = _ENDED if options.all_reasons else (State.PRUNED,)  # pruned: the rule; other reasons: `assay ls`
     if has("every reason" if options.all_reasons else "reason", not set(explained).isdisjoint(states)):
         ends = zip(states, _gather(data, "reason", order), strict=True)
         reasons = [(why or None) if state in explained else None for state, why in ends]
@@ -348,19 +348,19 @@ def _run_columns(
 
 
 def _gather(data: IndexTable, field_name: str, order: Sequence[int]) -> list[Any]:
-    """Return one field of these rows; many are read in the order of the table, which is twice as fast."""
+    """Return one field of the rows `order`. Many rows are read in the order of the table, which is twice as fast."""
     if _is_part(data, order):
         return [getattr(data.rows[i], field_name) for i in order]
     return list(map(list(map(attrgetter(field_name), data.rows)).__getitem__, order))
 
 
 def _is_part(data: IndexTable, order: Sequence[int]) -> bool:
-    """Whether these rows are a small part of a large table, such as a page."""
+    """Whether the rows `order` are a small part of a large table, such as a page."""
     return len(order) * 4 < len(data.rows)
 
 
 def _rank_param(name: str, index: int, count: int, runs: Sequence[str], values: Sequence[Any]) -> int:
-    """Rank a parameter: those in the runs' names are dropped before a name is cut, others last, from the end."""
+    """Rank a parameter. A parameter in the runs' names is dropped before a name is cut; others are dropped last."""
     if is_checkpoint(values):
         return _PATH_RANK
     is_named = all(f"{name}=" in run for run, value in zip(runs, values, strict=True) if value is not None)
@@ -368,7 +368,7 @@ def _rank_param(name: str, index: int, count: int, runs: Sequence[str], values: 
 
 
 def is_checkpoint(values: Sequence[Any]) -> bool:
-    """Whether the parameter is a path of only some runs, as of `rerun --from checkpoint`, of little use in a table."""
+    """Whether the values are paths of only some runs, as by `rerun --from checkpoint`, of little use in a table."""
     found = [value for value in values if value is not None]
     return len(found) < len(values) and all(isinstance(value, str) and value.startswith("/") for value in found)
 
@@ -387,12 +387,12 @@ def _build_metric(
 
 
 def _find_direction(sort: Sequence[SortKey], metric: str) -> Direction | None:
-    """Return the direction of a metric that is sorted by, else None."""
+    """Return the direction of a metric that rows are sorted by; None for any other metric."""
     return next((key.direction for key in sort if key.is_metric and key.name == metric), None)
 
 
 def _pick(column: MetricColumns, values: Sequence[float], order: Sequence[int]) -> list[float | None]:
-    """Return the values of these rows; None for a run without the metric."""
+    """Return the values of the rows `order`, with None for a run without the metric."""
     if len(order) * 4 >= len(values) and 0.0 not in column.count:
         return list(map(values.__getitem__, order))
     return [values[i] if column.count[i] else None for i in order]
@@ -415,7 +415,7 @@ def _build_progress(
     seconds = list(map(_elapsed, starts, ends))
     if has("time", seconds.count(None) < len(seconds)):
         yield Column("time", "clock", key="seconds", rank=_TIME_RANK, role="time"), seconds
-    # from the run's start to its last point; without times, its duration
+    # `took`: the time from a run's start to its last point; its duration if the points have no times
     lasts = combine_columns([column.last_time for column in chosen], order, max)
     firsts = combine_columns([column.first_time for column in chosen], order, min)
     begun = [start or first for start, first in zip(starts, firsts, strict=True)]
@@ -445,7 +445,7 @@ def _grouped(
     hidden: int,
     pareto: Sequence[SortKey],
 ) -> StudySummary:
-    """Make one row of the runs that differ only in these parameters (a seed): mean ± sd of last and best values."""
+    """Make one row for all runs that differ only in `group_by` (a seed): mean ± sd of last and best values."""
     for key in (*sort, *pareto):
         if not key.is_metric and key.name in options.group_by:
             text = f"cannot sort by {key.name!r}, which is grouped over"

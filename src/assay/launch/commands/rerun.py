@@ -1,4 +1,4 @@
-"""`assay rerun`."""
+"""The command `assay rerun`."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def split_words(words: tuple[str, ...], root: str | None, console: Console) -> t
 
 
 def _prepare_repeats(runs: list[FoundRun], options: RunOptions) -> list[Prepared]:
-    """Prepare new attempts of these runs; with changes, new runs instead."""
+    """Prepare new attempts of these runs. If the options contain changes, prepare new runs instead."""
     if options.overrides or options.from_checkpoint:
         if options.commands:
             hint = "leave out -c, or the changes"

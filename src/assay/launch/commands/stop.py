@@ -1,4 +1,4 @@
-"""`assay stop`."""
+"""The command `assay stop`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from assay.values.options import Request, argument, json_option, option, root_op
 if TYPE_CHECKING:
     from assay.values.where import Where
 
-_MANY_RUNS = 20  # of a study that is stopped; of a larger one only the runs that were running are listed
+_MANY_RUNS = 20  # if more runs are stopped, only the runs that were running are listed
 
 
 class StopRequest(Request):

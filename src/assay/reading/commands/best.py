@@ -1,4 +1,4 @@
-"""`assay best`."""
+"""The command `assay best`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`assay tag` and `assay note`."""
+"""The commands `assay tag` and `assay note`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class _Target(NamedTuple):
-    """A study or a run that can be tagged. `name`: the study's, or `<study>/<run>`."""
+    """A study or a run that can be tagged. `name` is the study's name, or `<study>/<run>`."""
 
     name: str
     dir: str
@@ -34,7 +34,7 @@ class _Target(NamedTuple):
 
 
 def _find_targets(name: str, where: Where | None, root: str | None) -> list[_Target]:
-    """Find the study of this name, else its runs, also those of other tools. With `where`: always runs."""
+    """Find the study of this name, else the runs that the name means, also of other tools. With `where`, find runs."""
     if where is not None:
         return [_Target(run.key, run.dir) for run in find_chosen_runs([name], where, root)]
     try:
@@ -46,8 +46,8 @@ def _find_targets(name: str, where: Where | None, root: str | None) -> list[_Tar
 def _change_or_load(
     targets: Sequence[_Target], change: MarksChange | None, request: TagRequest | NoteRequest, console: Console
 ) -> list[tuple[_Target, Marks]]:
-    """Return the marks after the change. Without a change load them; for a study also those of its runs. With --json
-    print them, and return none."""
+    """Change and return the marks of the targets. Without a change, load the marks; for a study, also the marks of its
+    runs. With --json, print the marks and return an empty list."""
     listed = [*targets]
     for study in (each for each in targets if each.is_study and change is None):
         folders = (*find_run_dirs(study.dir), *find_foreign_dirs(study.dir))

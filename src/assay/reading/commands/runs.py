@@ -1,4 +1,4 @@
-"""`assay ls`, `assay show`, `assay logs` and `assay diff`."""
+"""The commands `assay ls`, `assay show`, `assay logs` and `assay diff`."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def _list_studies(request: LsRequest, console: Console) -> int:
 
 
 def _report_left_out(count: int, console: Console) -> None:
-    """Print the number of rows left out as the last line, next to the prompt, as below every other table."""
+    """Print the number of rows left out, as the last line, as below every table."""
     if count:
         console.error(f"({render_count(count, 'more row')}: leave out -n)")
 
@@ -227,7 +227,7 @@ def _follow(request: LogsRequest, console: Console) -> int:
 
 
 def _write(data: bytes) -> None:
-    """Write the bytes unchanged and flush; without a reader this raises, which ends a command that follows a run."""
+    """Write the bytes unchanged and flush. If the output has no reader, the error ends a command that follows a run."""
     sys.stdout.buffer.write(data)
     sys.stdout.buffer.flush()
 

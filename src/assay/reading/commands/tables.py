@@ -1,4 +1,4 @@
-"""`assay sum`."""
+"""The command `assay sum`, and options of tables."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def fields_option() -> Any:
 
 
 class TableRequest(Request):
-    """The runs and studies of a table, their order and its columns."""
+    """The options that choose the runs of a table, their order, and the columns."""
 
     studies: tuple[str, ...] = argument(multiple=True, required=False)
     sort: tuple[str, ...] = option(
@@ -124,7 +124,7 @@ def summarise(request: SumRequest, console: Console) -> int:
 
 
 def _print_rest(found: StudySummary, request: SumRequest, console: Console) -> None:
-    """Print what has no place in the table."""
+    """Print remarks below the table: what was left out, what does not fit, and the Pareto front."""
     if found.hidden:
         console.error(f"({render_count(found.hidden, 'more metric')}: --metrics all)")
     if found.no_room:
