@@ -38,7 +38,7 @@ def load_run_verdicts(location: StudyLocation, run: str) -> list[VerdictRow]:
 
 
 def _read_verdicts(line: bytes, location: StudyLocation, key: str | None) -> Sequence[VerdictRow]:
-    """Parse a line. A damaged line is a verdict of unknown kind: otherwise an older verdict would count as the last."""
+    """Parse a line. A damaged line is a verdict ERROR: otherwise an older verdict would count as the last."""
     try:
         return read_verdict_line(line, location)
     except ValueError:
@@ -80,4 +80,4 @@ def _load_verdict_lines(location: StudyLocation) -> list[bytes]:
         size = file.seek(0, 2)
         file.seek(max(0, size - _MOST_VERDICT_BYTES))
         lines = file.read().splitlines()
-        return [line for line in lines[size > _MOST_VERDICT_BYTES :] if line.strip()]  # the first may be incomplete
+        return [line for line in lines[size > _MOST_VERDICT_BYTES :] if line.strip()]  # line 1 may be incomplete
