@@ -120,7 +120,7 @@ def call(words: Sequence[str]) -> tuple[int, str]:
 
 
 def _start(snapshot: StudySnapshot, words: Sequence[str]) -> tuple[int, str]:
-    """Start a supervisor that outlives the server; return a code and output. The code is 0 while it is running."""
+    """Start a supervisor that outlives the server; return its exit code, or 0 if it is running, and its output."""
     folder = os.path.join(snapshot.location.dir, layout.STUDY_META_DIR)
     path = os.path.join(folder, layout.SUPERVISOR_LOG)
     try:

@@ -90,7 +90,7 @@ def show_login(request: Request) -> Response:
 @ROUTES.page("/login", method="POST")
 def check_login(request: Request) -> Response:
     """Return the scopes of the token that the guard has checked. The browser keeps the token for actions; if reading
-    needs a token too, a cookie allows it."""
+    needs a token too, a cookie allows reading."""
     site, token = get_site(request), request.scope[TOKEN_KEY]
     response = send({"scopes": sorted(ALLOWS[token.scope])})
     if not site.is_open and "read" in ALLOWS[token.scope]:

@@ -106,7 +106,7 @@ def serve(request: ServeRequest, console: Console) -> int:
     secret = "" if request.tokens or given else next((each.text for each in tokens if each.scope == "write"), "")
     config = uvicorn.Config(
         app,
-        log_config=None,  # uvicorn's configuration closes all handlers of this process, and with absl's its stream
+        log_config=None,  # uvicorn's configuration closes every handler of this process, and the stream of absl's one
         log_level="error",
         access_log=False,
         server_header=False,
@@ -188,7 +188,7 @@ def find_page_problems() -> Iterator[PluginProblem]:
 
 
 def load_tokens(path: str | None) -> tuple[AccessToken, ...]:
-    """Load tokens from a file, else from ASSAY_TOKEN; no option contains a token, as every user can read options."""
+    """Load tokens from a file, else from ASSAY_TOKEN; an option would show a token to every user of the machine."""
     from assay.values.study import is_study_name
     from assay.web.security import ALLOWS, AccessToken
 

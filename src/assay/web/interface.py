@@ -41,7 +41,7 @@ class Pages:
     `templates`, `static`: folders; files of `static` are served as /static/PLUG-IN/FILE. `find_alarms` gets studies by
     their names in addresses and returns their problems. `card` returns a template and its values, which the list of
     studies shows instead of the best run, or None for a study of another plug-in. `find_related` gets a run's study,
-    its name and the names of its files, and returns the text and address of each page about it.
+    its name and the names of its files, and returns the text and address of each page about the run.
     """
 
     routes: Sequence[RouteEntry] = ()

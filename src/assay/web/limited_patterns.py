@@ -46,7 +46,7 @@ class LimitedLogParser:
 
 @contextmanager
 def limit_patterns() -> Iterator[None]:
-    """Evaluate the patterns of metrics in a child while the context is open."""
+    """Evaluate the patterns of metrics in a child process while the context is open."""
     before, limited = collect.log_parser, LimitedLogParser()
     collect.log_parser = limited
     try:

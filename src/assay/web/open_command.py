@@ -113,7 +113,7 @@ def _start_server(roots: list[str], port: int = PORT) -> Server:
 
 
 def _open_browser(server: Server, address: str) -> bool:
-    """Open an address. A private file contains an address with a token: other users can read command lines."""
+    """Open an address; an address with a token is passed in a private file, as others can read command lines."""
     import webbrowser
 
     if server.secret:

@@ -149,7 +149,7 @@ class Guard:
                 return await RedirectResponse(f"/login?next={target}", 303)(scope, receive, send_safely)
             headers = {"www-authenticate": "Bearer"} if status == 401 else {}
             return await PlainTextResponse(f"{text}\n", status, headers)(scope, receive, send_safely)
-        is_upload = scope["method"] == "POST" and self._find_scope(scope) == "upload"  # its handler counts bytes
+        is_upload = scope["method"] == "POST" and self._find_scope(scope) == "upload"  # uploads count their bytes
         return await self.app(scope, receive if is_upload else _limit_body(receive), send_safely)
 
     def _refuse(self, scope: Connection) -> tuple[int, str] | None:

@@ -39,7 +39,7 @@ _NAMES_S = 1.5  # time after which the thread lists the names of studies again
 _OLD_NAMES_S = 4.0  # age from which a request lists the names of studies itself, as the thread is busy
 _NEW_S = 0.2  # age from which a request of an unknown study, which may be new, lists the names again
 _RUNNING_S, _RESTING_S, _WATCHED_S = 1.0, 5.0, 120.0
-_OLD_S = 3 * _RESTING_S  # a snapshot that was last checked before this time is refreshed before it is shown
+_OLD_S = 3 * _RESTING_S  # a snapshot whose last check is longer ago is refreshed before it is shown
 
 
 @dataclass(frozen=True, slots=True)

@@ -174,7 +174,7 @@ def _build_numbers(values: Sequence[float | None], direction: Direction, base: i
 
 
 def _build_environment(choice: Choice, everything: bool) -> FieldGroup:
-    """Build the fields of the environment. Most runs of a study have the same environment file, which is read once."""
+    """Build the fields of the environment; fields that are equal in all runs are left out unless `everything`."""
     pairs = zip(choice.table.rows, choice.studies, strict=True)
     facts = [_load_facts(row, os.path.join(study.location.root, row.key)) for row, study in pairs]
     known = list(dict.fromkeys(name for each in facts for name in each))

@@ -73,7 +73,7 @@ def list_profiles(location: StudyLocation, slug: str, run: str) -> list[ProfileF
 
 
 def find_problem(path: str, size: int) -> str:
-    """Return why a viewer would fail, or "". Only the start and the end of the file are examined."""
+    """Return why a viewer would fail, or "". Only a compressed file is read as a whole, others at both ends."""
     if not size:
         return "it is empty: the profiler wrote nothing"
     if size > _LARGEST:
@@ -99,7 +99,7 @@ def find_problem(path: str, size: int) -> str:
 
 
 def find_profiled(location: StudyLocation) -> Iterator[tuple[str, float]]:
-    """Yield the runs that have a folder of profiles or a file with such a name, the newest first, and their times."""
+    """Yield the runs that have a folder of profiles or a file of `_AT_TOP`, the newest first, and their times."""
     try:
         entries = [entry for entry in os.scandir(location.dir) if entry.is_dir(follow_symlinks=False)]
         ages = sorted(((entry.stat().st_mtime, entry) for entry in entries), key=lambda pair: -pair[0])

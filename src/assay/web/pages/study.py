@@ -41,7 +41,7 @@ _ON_FORM: Mapping[str, Sequence[str]] = {  # fields that the form of a tab sends
 
 @ROUTES.page("/studies/{study}")
 async def show(request: Request) -> Response:
-    """Show the page, without a thread if the study is in memory: a thread would take longer than the page."""
+    """Show the page, without a thread if the study is in memory: waiting for a thread would take longer."""
     query = request.query_params
     is_short = "group" not in query and query.get("tab", "table") == "table"
     is_short = is_short and len(query.get("where", "")) <= _SHORT_WHERE and query.get("rows", "50") in _SHORT_ROWS

@@ -17,7 +17,7 @@ from assay.show.formatting import to_json
 from assay.system.files import parse_json
 from assay.values.verdict import VerdictKind
 
-_MOST_VERDICT_BYTES = 64 << 20  # read from the end of a study's verdict file
+_MOST_VERDICT_BYTES = 64 << 20  # bytes that are read from the end of a study's verdict file
 
 
 def load_verdicts(location: StudyLocation) -> list[Mapping[str, Any]]:
@@ -38,7 +38,7 @@ def load_run_verdicts(location: StudyLocation, run: str) -> list[VerdictRow]:
 
 
 def _read_verdicts(line: bytes, location: StudyLocation, key: str | None) -> Sequence[VerdictRow]:
-    """Parse a line. A damaged line is a verdict ERROR: otherwise an older verdict would count as the last."""
+    """Parse a line. A damaged line is returned as an ERROR: otherwise an older verdict would count as the last."""
     try:
         return read_verdict_line(line, location)
     except ValueError:
