@@ -255,7 +255,7 @@ class Run:
         return rest
 
     def _move_to(self, step: Any) -> bool:
-        """Set the step, or return False if it is smaller than the last step: W&B ignores the data of such a call."""
+        """Set the step and return True, or return False for a smaller step than the last: W&B ignores such a call."""
         number = script.build_number(step)
         if number is None:
             say_once(_WHO, "step", f"step={step!r} is not a number; the call is counted instead")

@@ -1,4 +1,4 @@
-"""`assay adopt`: turn a received run into one of the study's own, with job.sh and code/ from the owner's study file."""
+"""`assay adopt`: turn a received run into a run of the study, with job.sh and code/ from the owner's study file."""
 
 from __future__ import annotations
 

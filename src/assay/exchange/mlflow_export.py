@@ -205,7 +205,7 @@ def _explained(uri: str, *, is_opening: bool = False) -> Iterator[None]:
         raise UsageError(f"{uri}: MLflow cannot use this store: {error}", hint) from error
     except OSError as error:
         raise InfrastructureError(f"{uri}: {error.strerror or error}") from error
-    except Exception as error:  # explain an error that MLflow or its database libraries define or raised
+    except Exception as error:  # explain an error that MLflow or its database libraries defined or raised
         *_, (frame, _) = traceback.walk_tb(error.__traceback__)
         origins = (type(error).__module__, str(frame.f_globals.get("__name__", "")))
         if not {"mlflow", "sqlalchemy", "alembic", "sqlite3"} & {origin.split(".")[0] for origin in origins}:
@@ -428,7 +428,7 @@ class _RunSender:
             for command in spec.commands:
                 for template in (spec.log_name, spec.other_log_name):
                     found |= set(layout.find_logs(present, template, command.name))
-        for pattern in self.request.artifacts:  # the name of a folder includes all files in it
+        for pattern in self.request.artifacts:  # a pattern that matches a folder includes all files in it
             for name in glob.iglob(pattern, root_dir=self.dir, recursive=True):
                 inner = os.path.join(glob.escape(name), "**")
                 found |= {name, *glob.iglob(inner, root_dir=self.dir, recursive=True)}

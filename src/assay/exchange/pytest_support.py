@@ -1,4 +1,4 @@
-"""Uploads of tests: the runs of each test are sent to ASSAY_SERVER, and the link to them is printed.
+"""Uploads of tests: the runs of each test are sent to ASSAY_SERVER, and the link to the runs is printed.
 
 No test fails because the server does not answer or refuses: one line at the end reports the problem. Tests may run in
 worker processes; each worker sends its own runs, and the process that the user started prints the links.
@@ -48,7 +48,7 @@ class Uploads:
         return report
 
     def send(self, find: Callable[[], Iterator[OutgoingRun]]) -> tuple[str, str]:
-        """Upload runs; return the name of a report's property and the link or the problem. No test fails here."""
+        """Upload runs; return the name of a report's property and the link or the problem. No error is raised."""
         if self._is_away:
             return _PROBLEM, ""
         began = time.monotonic()

@@ -1,6 +1,6 @@
 """Uploads of runs as a zip archive. All runs of an archive are checked first; no run of an invalid archive is stored.
 
-An archive contains `STUDY/RUN/FILE…`. It is unpacked in a folder next to the studies, and each run gets its name by a
+An archive of files `STUDY/RUN/FILE…` is unpacked in a folder next to the studies, and each run gets its name by a
 rename, so that incomplete runs are never visible. Archives are not trusted, since a sender needs only a token: no
 member may lead out of the folder, be a link or a device, or exceed the limits of size. Each run is marked as received,
 and no code of a received run is executed.
@@ -267,7 +267,7 @@ def _check_metrics(run_dirs: Sequence[str]) -> None:
 
 
 def check_runs(top: str, run_dirs: Sequence[str]) -> None:
-    """Read metrics as commands that show them do; called in a child. Messages name files relative to `top`."""
+    """Read metrics like the commands that show metrics, in a child process. Messages name files relative to `top`."""
     os.chdir(top)
     for run_dir in run_dirs:
         collect.read_sources(collect.Summaries(), "uploaded/run", run_dir, run_directory.load_record(run_dir).spec)

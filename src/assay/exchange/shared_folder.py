@@ -1,8 +1,8 @@
 """Folders in a shared place, such as a store of golden recordings, used through a copy on this machine.
 
 <cache>/stores/<digest of the address>/
-    read/<name>/    the copy for commands that only read, several at once; updated when it is not in use
-    read/lock       held shared by commands that use the copy, exclusive by the one that updates it
+    read/<name>/    the copy for commands that only read, several at once; updated when no command uses it
+    read/lock       held shared by commands that use the copy, exclusive by a command that updates the copy
     write/<name>/   the copy for commands that write, one at a time
     write/fetched.json   the files as they were fetched: files that differ were written here
 """
@@ -59,7 +59,7 @@ def _load_manifest(remote: Remote, name: str) -> FolderManifest:
 
 @contextmanager
 def _open_to_read(address: str, remote: Remote, copy: str, notify: Notify) -> Iterator[str]:
-    """Open the copy for a command that only reads. An up-to-date copy takes one request."""
+    """Open the copy for a command that only reads, with one request if the copy is up to date."""
     locks = RangeLocks(os.path.join(os.path.dirname(copy), "lock"))
     try:
         while True:

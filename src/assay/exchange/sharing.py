@@ -131,7 +131,7 @@ def _build_study(location: StudyLocation, private: list[str]) -> OutgoingFolder:
 def find_shared(
     names: Sequence[str], where: Where | None, remote: Remote, damaged: list[FormatError]
 ) -> list[FolderManifest]:
-    """Return the runs and folders in the shared place with these names: STUDY, STUDY/RUN, STUDY/PATTERN, or a folder.
+    """Return the runs and folders in the shared place for `names`: STUDY, STUDY/RUN, STUDY/PATTERN, or a folder.
 
     Errors about unreadable runs and folders are added to `damaged`.
     """
@@ -207,7 +207,7 @@ class Pulled:
 
 
 def check_pull(found: Sequence[FolderManifest], remote: Remote, root: str, into: str | None) -> Iterator[Pulled]:
-    """Yield what `pull_all` would do, and raise UsageError for a folder that it would refuse."""
+    """Yield the results that `pull_all` would have, and raise UsageError for a folder that it would refuse."""
     for manifest in found:
         path = _find_target(manifest, root, into)
         missing = _find_missing(manifest, path, remote.address)

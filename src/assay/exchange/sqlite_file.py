@@ -44,7 +44,7 @@ class ForeignDatabase(NamedTuple):
 
 
 def has_tables(sample: Sample, tables: Collection[str]) -> bool:
-    """Return whether a file is a database with these `tables`. Raise UsageError if the database is unreadable."""
+    """Return whether a file is a database with all of `tables`. Raise UsageError if the database is unreadable."""
     if sample.is_folder or not sample.head.startswith(_MAGIC):
         return False
     with reading(sample.path) as database:

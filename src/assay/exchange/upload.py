@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 ENV_SERVER, ENV_TOKEN = "ASSAY_SERVER", "ASSAY_TOKEN"
 _PATH = "/api/uploads"
 ATTEMPTS = 3
-_MOST_CODE = 20 << 20  # bytes of a run's copy of the code; a larger one is not sent
+_MOST_CODE = 20 << 20  # bytes of a run's copy of the code; a larger copy is not sent
 _BATCH_BYTES, _BATCH_FILES = 256 << 20, 10_000  # limits of one archive, before compression
 _LONGEST_REFUSAL = 300  # characters of the server's error
 

@@ -4,9 +4,9 @@ Objects become files below `files/` of the run directory. No library is needed: 
 
 files/media/<name>/<step>.png          also .json, .html, .wav; <step>-<n>.png for a list of objects
 files/media.jsonl                      a line for each object: step, time, name, kind, file, caption
-files/artifacts/<name>/v0/…            the files of an artifact; v0.json describes it
+files/artifacts/<name>/v0/…            the files of an artifact; v0.json describes the artifact
 
-Objects are rendered when they are created, since scripts reuse arrays and figures. A failure is an object's `problem`.
+Objects are rendered when they are created, since scripts reuse arrays and figures. `problem` has the error, if any.
 """
 
 from __future__ import annotations

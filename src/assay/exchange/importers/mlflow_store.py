@@ -72,7 +72,7 @@ def _load_experiment(folder: str, notes: list[str]) -> Iterator[ImportedRun]:
         if _is_run(inner) or sum(os.path.isdir(os.path.join(inner, part)) for part in _PARTS) > 1
     ]
     if not run_dirs and not os.path.exists(os.path.join(folder, _META)):
-        return  # not an experiment, such as `models`, which is next to the experiments
+        return  # the folder is not an experiment: `models`, for example, is next to the experiments
     meta = _load_meta(folder)
     name = str(meta.get("name") or os.path.basename(folder))
     if meta.get("lifecycle_stage") == "deleted":

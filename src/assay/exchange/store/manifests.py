@@ -152,7 +152,7 @@ def is_single_name(name: str) -> bool:
 
 
 def parse(text: bytes, where: str, again: str) -> FolderManifest:
-    """Parse a manifest and check the types of its fields; `find_fault` checks their content. `again`: the hint."""
+    """Parse a manifest and check the types of its fields; `find_fault` checks their content. `again` is a hint."""
     try:
         content = parse_json(text)
         if (version := content["format"]) != FORMAT:

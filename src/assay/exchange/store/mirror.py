@@ -107,7 +107,7 @@ class OutgoingFolder:
     path: str
     facts: Mapping[str, Any] = field(default_factory=dict)
     trees: tuple[str, ...] = ()  # top-level folders that other folders share
-    leaves_out: Callable[[str], bool] = lambda _name: False  # is called with the relative name of each file
+    leaves_out: Callable[[str], bool] = lambda _name: False  # called with each file's and folder's relative name
     base: Mapping[str, Stored] | None = None  # files as they were fetched: only changed files are sent
     keeps: bool = False  # keep files that only the store has, and of two versions of a file the newer one
 
@@ -392,7 +392,7 @@ def fetch_files(
     there, links, _ = list_folder(aside, temporary=True)  # includes temporary files of a killed call
     for name in (*links, *(set(there) - set(names))):
         os.unlink(os.path.join(aside, name))
-    for folder, _, _ in os.walk(aside, topdown=False):  # the name of a folder may now be a file's or a link's
+    for folder, _, _ in os.walk(aside, topdown=False):  # remove empty folders: a name may now be a file's or a link's
         if folder != aside:
             with suppress(OSError):
                 os.rmdir(folder)
@@ -423,7 +423,7 @@ def _fetch_one(manifest: FolderManifest, name: str, aside: str, present: str | N
     if is_file_of(path, file):
         return None
     os.makedirs(os.path.dirname(path), exist_ok=True)
-    known = hashlib.sha256(os.fsencode(name)).hexdigest()  # a name may be as long as the file system allows
+    known = hashlib.sha256(os.fsencode(name)).hexdigest()  # a hash: a name may be as long as the file system allows
     part = os.path.join(os.path.dirname(path), f".{known[:16]}.{known[16:24]}{TEMPORARY_SUFFIX}")
     with suppress(FileNotFoundError):
         os.unlink(part)

@@ -48,7 +48,7 @@ class StoredObject:
 
 
 def download(url: str, part: str, notify: Notify = ignore) -> None:
-    """Download an object into the file `part`, or all objects below a path into the folder `part` if not yet there."""
+    """Download an object into the file `part`, or all objects below a path that are missing in the folder `part`."""
     with _named(url):
         store, path = _reach(url, notify)
         objects = _list_objects(store, path.rstrip("*/"), asked_folder=url.endswith(("*", "/")))
@@ -156,7 +156,7 @@ class ObjectRemote:
         return None
 
     def replace(self, content: bytes, key: str, before: bytes | None) -> bool:
-        # the version is requested before reading: the store refuses the write if the object changes in between
+        # the version is requested before reading: the store refuses the write if the object has changed since
         info = self._call("info", self._path(key))
         if self.read(key) != before:
             return False
@@ -298,7 +298,7 @@ def _named(url: str, refused: type[AssayError] = UsageError) -> Iterator[None]:
 
 
 def _spell(error: BaseException) -> str:
-    """Return type and message of the error, and the original error if s3fs has translated that."""
+    """Return type and message of an error, and the original error if s3fs has translated the error."""
     return f"{type(error).__name__} {error} {error.__cause__ or ''}".lower()
 
 
