@@ -73,7 +73,7 @@ def list_profiles(location: StudyLocation, slug: str, run: str) -> list[ProfileF
 
 
 def find_problem(path: str, size: int) -> str:
-    """Return why a viewer would fail, or "". Only a compressed file is read as a whole, others at both ends."""
+    """Return why a viewer would fail, or "". A compressed file is unpacked; a JSON file is read at both ends."""
     if not size:
         return "it is empty: the profiler wrote nothing"
     if size > _LARGEST:
