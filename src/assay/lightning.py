@@ -1,7 +1,7 @@
 """A logger for Lightning: `Trainer(logger=AssayLogger())`, of `lightning` or `pytorch_lightning`.
 
-Metrics go to the run that started the script, or to a new one outside; checkpoints to `checkpoints/` of that run.
-The library is loaded when `AssayLogger` is first asked for.
+Metrics go to the run that started the script, else to a new run; checkpoints go to `checkpoints/` of the run.
+Lightning is imported when `AssayLogger` is first used.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 
 
 class _Logging:
-    """The methods that Lightning calls."""
+    """A logger with the methods that Lightning calls."""
 
     def __init__(self, project: str | None = None, name: str | None = None, prefix: str = "") -> None:
-        """`project` and `name`: of the new run, outside of a run of ours; `prefix`: before each metric's name."""
+        """`project` and `name`: names of a new run, outside of a run of Assay; `prefix`: a prefix of all metrics."""
         super().__init__()
         self._project = project
         self._run_name = name
@@ -32,13 +32,13 @@ class _Logging:
         self._place: ScriptRun | None = None
 
     def _open(self) -> ScriptRun:
-        """Open the run on the first rank. Other ranks get a run that records nothing."""
+        """Open the run on the first rank; return a run that records nothing on other ranks."""
         if self._place is None:
             self._place = open_run(_WHO, self._project, self._run_name) if self._is_first() else ScriptRun(_WHO, "")
         return self._place
 
     def _is_first(self) -> bool:
-        # Lightning may have started the processes itself: its own variable has their ranks
+        # if Lightning has started the processes itself, its own variable has their ranks
         loaded = [found for each in _PACKAGES if (found := sys.modules.get(f"{each}.utilities"))]
         return script.find_rank() == 0 and not any(getattr(each.rank_zero_only, "rank", 0) for each in loaded[:1])
 
@@ -78,12 +78,12 @@ class _Logging:
             self._open().write_config(build_mapping(params))
 
     def log_graph(self, *_arguments: Any, **_options: Any) -> None:
-        """The model is not recorded."""
+        """Ignore the call: the model is not recorded."""
 
     save = after_save_checkpoint = log_graph  # logged values are already on the disk
 
     def finalize(self, status: str) -> None:
-        """After each training or test; after an exception the status is `failed`."""
+        """Record the end of a training or test; after an exception the status is `failed`."""
         if self._is_first() and self._place is not None:
             self._place.note_training(is_over=status == "success")
 
@@ -107,7 +107,7 @@ else:
     def __getattr__(name: str) -> Callable[..., Any]:
         if name != "AssayLogger":
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        # a logger of all loaded packages of Lightning, else of the first installed one
+        # derive the logger from the bases of all loaded packages of Lightning, else of the first installed package
         bases = [base for package in _PACKAGES if package in sys.modules for base in _find_base(package)]
         bases = bases or _find_base(_PACKAGES[0]) or _find_base(_PACKAGES[1])
         if not bases:

@@ -1,7 +1,7 @@
 """A callback for the Hugging Face Trainer: `Trainer(..., callbacks=[AssayCallback()])`.
 
-What the Trainer logs goes to the run that started the script, or to a new one outside. The library is loaded when
-`AssayCallback` is first asked for.
+Values that the Trainer logs go to the run that started the script, else to a new run. The library transformers is
+imported when `AssayCallback` is first used.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ _WHO = "assay.transformers"
 
 
 class _Logging:
-    """The methods that the Trainer calls."""
+    """A callback with the methods that the Trainer calls."""
 
     def __init__(self, project: str | None = None, name: str | None = None) -> None:
-        """`project` and `name`: of the new run, outside of a run of ours."""
+        """`project` and `name`: names of a new run, outside of a run of Assay."""
         super().__init__()
         self._project = project
         self._run_name = name

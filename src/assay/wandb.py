@@ -1,15 +1,15 @@
-"""`import assay.wandb as wandb`: scripts that log to Weights & Biases run unchanged, offline, into a run of ours.
+"""`import assay.wandb as wandb`: scripts for Weights & Biases run unchanged, and log into a run of Assay, offline.
 
     import assay.wandb as wandb
 
     run = wandb.init(project="line", config={"lr": 0.1})
     wandb.log({"loss": 0.25})
 
-Numbers become series of the run, as `assay.log` writes them. Inside a run that is the run itself; elsewhere
-`<root>/<project>/<name>`, with the config as its parameters. Config, summary and tags are also in `wandb.json` of the
-run directory; images, tables and artifacts are files in it. Nothing leaves the machine, and nothing that goes wrong
-here stops the training. `python -m assay.wandb script.py` runs a script whose own line is `import wandb`; a module
-(`-m`) or a launcher such as torchrun may stand in place of the script.
+Numbers become series, as `assay.log` writes them, of the run that the script is part of, else of a new run
+`<root>/<project>/<name>`, whose parameters are the config. Summary and tags are also in `wandb.json` of the run
+directory; images, tables and artifacts are files in it. Nothing leaves the machine, and a failure to record does not
+stop the training. `python -m assay.wandb script.py` runs a script whose own line is `import wandb`; a module (`-m`) or
+a launcher such as torchrun may replace the script.
 """
 
 from __future__ import annotations
@@ -46,16 +46,16 @@ from assay.exchange.wandb_media import (  # noqa: F401 names of wandb
 )
 from assay.values import layout
 
-__version__ = "0+assay"  # some programs print it
+__version__ = "0+assay"  # some programs print the version
 
 _WHO = "assay.wandb"
 _TAG_LIMIT = 100  # characters of a tag
-_TAGS_VERSION = 1  # of tags.json, as `assay tag` writes it
+_TAGS_VERSION = 1  # format of tags.json, as `assay tag` writes it
 _NOT_DONE = {  # arguments of `init` without an effect, and why
     "resume": "a run that has ended is not continued: this one is new",
     "sync_tensorboard": "event files are not read here; a study reads them by `metrics: {NAME: {tensorboard: FOLDER}}`",
 }
-_RENAMED = {"time": "wandb/time"}  # names that each line of a series already has
+_RENAMED = {"time": "wandb/time"}  # names that each line of a series already has, and their replacements
 _OTHERWISE = {  # names of wandb that are missing here, and what replaces them
     "Api": "read runs with assay.runs(STUDY): docs/reference/python.md",
     "sweep": "write a study file, with `params` or `search`: docs/reference/native-file.md",
@@ -70,11 +70,11 @@ class Error(Exception):
 
 
 class UsageError(Error):
-    """A call in the wrong order."""
+    """An error for a call in the wrong order."""
 
 
 class CommError(Error):
-    """Never raised: there is no server."""
+    """An error that is never raised, as there is no server."""
 
 
 # ---------------------------------------------------------------- config and summary
@@ -137,7 +137,7 @@ class _Values(MutableMapping[str, Any]):
 
 
 class Run:
-    """What `wandb.init` returns."""
+    """The run that `wandb.init` returns."""
 
     def __init__(self, place: ScriptRun, options: Mapping[str, Any]) -> None:
         self._place = place
@@ -194,7 +194,7 @@ class Run:
 
     @property
     def dir(self) -> str:
-        """A folder for the script's own files: they stay with the run."""
+        """The folder for the script's own files, which stay with the run."""
         if not self._place.dir:
             import tempfile
 
@@ -224,7 +224,7 @@ class Run:
     def log(
         self, data: Mapping[str, Any], step: Any = None, commit: bool | None = None, sync: bool | None = None
     ) -> None:
-        """Numbers become points at the step; what is in a mapping inside is called `outer/inner`."""
+        """Log numbers as points at the step; numbers in a nested mapping are called `outer/inner`."""
         del sync
         if not isinstance(data, Mapping):
             raise TypeError(f"wandb.log takes a dictionary of names with values, not {type(data).__name__}")
@@ -255,7 +255,7 @@ class Run:
         return rest
 
     def _move_to(self, step: Any) -> bool:
-        """Set the step, or return False if it is smaller than the last one: like W&B, the caller ignores its data."""
+        """Set the step and return True, or return False for a smaller step than the last: W&B ignores such a call."""
         number = script.build_number(step)
         if number is None:
             say_once(_WHO, "step", f"step={step!r} is not a number; the call is counted instead")
@@ -309,7 +309,7 @@ class Run:
     def define_metric(
         self, name: str, step_metric: Any = None, summary: str | None = None, goal: str | None = None, **_more: Any
     ) -> Media:
-        """`step_metric` counts the steps of the metrics of this name (`val/*` for several)."""
+        """Use `step_metric` as the step of the metrics called `name`, which may be a pattern such as `val/*`."""
         if step_metric is not None:
             self._axes[name] = str(step_metric)
         best = "max" if goal == "maximize" else "min"
@@ -318,7 +318,7 @@ class Run:
             self._folds[name] = ",".join(folds)
         return Media()
 
-    # ------------------------------------------------------------ what is kept of it
+    # ------------------------------------------------------------ the files of the run
 
     def _write_config(self) -> None:
         self._place.write_config(self.config)
@@ -355,7 +355,7 @@ class Run:
             say_once(_WHO, "write", f"tags cannot be written: {error}. The script goes on.")
 
     def finish(self, exit_code: int | None = None, quiet: bool | None = None) -> None:
-        """The end of a run that no study asked for: an exit code other than 0, or an exception, is a failure."""
+        """Write all values, and end a run outside of a study: an exit code other than 0 is a failure."""
         global _run  # noqa: PLW0603
         del quiet
         self._leave()
@@ -371,10 +371,10 @@ class Run:
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         self.finish(None if kind is None else script.find_code(error))
 
-    # ------------------------------------------------------------ what needs the service: accepted
+    # ------------------------------------------------------------ calls that need the service of W&B, and are accepted
 
     def watch(self, *_models: Any, **_options: Any) -> None:
-        """Gradients are not recorded."""
+        """Ignore the call: gradients are not recorded."""
 
     unwatch = log_code = mark_preempting = watch
 
@@ -393,7 +393,7 @@ class Run:
         aliases: Any = None,
         **_more: Any,
     ) -> Any:
-        """An artifact, or the path of a file or folder that is to be one."""
+        """Log an artifact, or the file or folder of a path as an artifact."""
         if not isinstance(artifact, Artifact):
             path, artifact = os.fspath(artifact), Artifact(name or os.path.basename(artifact), type or "unspecified")
             (artifact.add_dir if os.path.isdir(path) else artifact.add_file)(path)
@@ -444,7 +444,7 @@ def init(
     reinit: Any = None,
     **options: Any,
 ) -> Run:
-    """Begin a run: inside one of ours that one, elsewhere a new one under the project. Further options are accepted."""
+    """Begin logging: into the run that the script is part of, else into a new run. Further options are accepted."""
     global _run  # noqa: PLW0603
     if _run is not None:
         if reinit in (None, False, "default", "return_previous"):
@@ -485,12 +485,12 @@ def finish(exit_code: int | None = None, quiet: bool | None = None) -> None:
 
 
 def login(*_arguments: Any, **_options: Any) -> bool:
-    """There is no service to log in to."""
+    """Return True: there is no service to log in to."""
     return True
 
 
 def watch(*_models: Any, **_options: Any) -> None:
-    """Gradients are not recorded."""
+    """Ignore the call: gradients are not recorded."""
 
 
 unwatch = setup = teardown = require = watch
@@ -544,12 +544,12 @@ def __getattr__(name: str) -> Any:
 
 
 def take_name() -> None:
-    """From now on `import wandb` and `import wandb.util` mean this module, whatever is installed."""
+    """Make `import wandb` and `import wandb.util` return this module from now on, whatever is installed."""
     for name in ("", *_PARTS):
         sys.modules[f"wandb{name}"] = sys.modules[f"{_WHO}{name}"]
 
 
-_PARTS = {".util": util, ".errors": errors, ".plot": plot}  # also importable as modules
+_PARTS = {".util": util, ".errors": errors, ".plot": plot}  # parts that can be imported as modules
 sys.modules.update({f"{_WHO}{name}": part for name, part in _PARTS.items()})
 
 
@@ -580,7 +580,7 @@ def _run_below(arguments: list[str]) -> None:
 
 
 def _is_program(name: str) -> bool:
-    """Return whether to execute this name as a program, not as a script or folder of Python."""
+    """Return whether to execute `name` as a program, not as a script or folder of Python."""
     import shutil
 
     if os.path.isdir(name) or (os.path.isfile(name) and (name.endswith(".py") or not os.access(name, os.X_OK))):

@@ -1,4 +1,4 @@
-"""`assay adopt`: turn a received run into one of the study's own, with job.sh and code/ from the owner's study file."""
+"""`assay adopt`: turn a received run into a run of the study, with job.sh and code/ from the owner's study file."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ def adopt(request: AdoptRequest, console: Console) -> int:
 
 
 def adopt_runs(runs: Sequence[FoundRun], file: str | None, overrides: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-    """Adopt all of these runs or none: a run that cannot be adopted is found before any is changed. Yield the key of
-    each, and the file that its job.sh and code/ were made from, or "" if it has no command."""
+    """Adopt all runs or none: a run that cannot be adopted is found before any run is changed. Yield the key of each
+    run, and the file that its job.sh and code/ were made from, or "" if the run has no command."""
     received = {run.dir: _check(run) for run in runs}
     chosen: dict[str, run_directory.RunRecord] = {}
     for run in runs:
@@ -122,8 +122,8 @@ def _find_spec(run: FoundRun, record: run_directory.RunRecord, prepared: Prepare
 
 
 def _refuse_same_run(run: FoundRun, spec: RunSpec, prepared: Prepared, adopted: Mapping[str, RunSpec]) -> None:
-    """Refuse a second run with the same id: it would count twice in means and in `assay best`."""
-    own = prepared.dir_of(spec)  # found by the id, also under a name of an earlier file
+    """Refuse a second run with the same id: the run would count twice in means and in `assay best`."""
+    own = prepared.dir_of(spec)  # the directory is found by the id, also under a name of an earlier file
     same = [each for each in adopted if adopted[each].id == spec.id and os.path.dirname(each) == run.location.dir]
     same += [own] if own != run.dir and not is_foreign(own) and run_directory.try_record(own) else []
     if same:

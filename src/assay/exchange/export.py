@@ -43,14 +43,14 @@ if TYPE_CHECKING:
 Write = Callable[[str], object]
 _BATCH = 5_000  # rows rendered at once
 _GROUP_ROWS = 100_000  # small row groups make a large Parquet file that is slow to read
-_EVENTS = "events.out.tfevents"  # in the names of TensorBoard's files
+_EVENTS = "events.out.tfevents"  # start of the names of TensorBoard's files
 _LARGEST = 2**63
 _LARGEST_EXACT = 2**53  # the largest integer up to which floats are exact
 
 
 @dataclass(frozen=True, slots=True)
 class ExportedRuns:
-    """The runs to export: these rows of a table."""
+    """The runs to export, as the rows `chosen` of a table."""
 
     index: Index
     root: str
@@ -62,7 +62,7 @@ class ExportedRuns:
         return [self.table.rows[i] for i in self.chosen]
 
     def find_metrics(self, i: int) -> list[str]:
-        """Return the metrics of run i."""
+        """Return the metrics of the run in row `i`."""
         return [name for name, column in self.table.metrics.items() if column.count[i]]
 
 
@@ -71,7 +71,7 @@ def open_selection(
     studies: Sequence[str], where: Where | None, root: str | None, console: Console
 ) -> Iterator[ExportedRuns]:
     """Yield the runs to export, with their index open. Raise UsageError if there are no runs at all; if `where` matches
-    none of them, the result is an empty table."""
+    no run, no row is chosen."""
     locations, patterns = find_patterns(studies, root)
     with open_index_of(locations) as index:
         table = load_fresh_table(index, locations, console)
@@ -115,7 +115,7 @@ def build_run_columns(selection: ExportedRuns) -> ExportedColumns:
     A parameter and a metric of one name are `params.NAME` and `metrics.NAME`, as in `--where`.
     """
     rows, chosen = selection.rows, selection.chosen
-    found: list[tuple[str, str, ColumnKind, Sequence[Any]]] = [  # prefix for a name in use, name
+    found: list[tuple[str, str, ColumnKind, Sequence[Any]]] = [  # prefix for a name in use, name, kind, values
         ("", name, kind, [_read_field(row, name) for row in rows]) for name, kind in _FIELDS.items()
     ]
     params = dict.fromkeys(name for row in rows for name in row.params)
@@ -153,7 +153,7 @@ def _read_field(row: RunRow, name: str) -> Any:
 
 def _build_param(given: Iterable[Any]) -> tuple[ColumnKind, Sequence[Any]]:
     """Return the type of all values, and the values. If the types differ, or integers are too large for a column, all
-    become text: texts stay unchanged, and other values are written as JSON."""
+    values become text: texts stay unchanged, and other values are written as JSON."""
     values = list(given)
     kinds = set(map(type, values)) - {type(None)}
     largest = max((abs(value) for value in values if type(value) is int), default=0)
@@ -327,7 +327,7 @@ def write_hparams_events(index: Index, locations: Sequence[StudyLocation], folde
 def write_board_run(
     target: str, params: Mapping[str, Any], last: Mapping[str, float], series: Iterable[tuple[str, Series]]
 ) -> None:
-    """Write a run, with `last` in the HParams tab. It replaces earlier files, so that no point appears twice."""
+    """Write a run, with `last` in the HParams tab; replace earlier files, so that no point appears twice."""
     try:
         from tensorboardX import SummaryWriter
         from tensorboardX.summary import hparams
@@ -356,7 +356,7 @@ def write_board_run(
 
 
 def build_hparams(params: Mapping[str, Any]) -> dict[str, bool | int | float | str]:
-    """Convert parameters for the HParams tab, which has numbers, texts and booleans: others to text, None to `none`."""
+    """Convert parameters to numbers, texts and booleans for the HParams tab: other values to text, None to `none`."""
     return {
         name: value if isinstance(value, bool | int | float | str) else "none" if value is None else str(value)
         for name, value in params.items()

@@ -1,7 +1,7 @@
 """`assay export mlflow`: studies become experiments, and runs become runs, through MLflow's own client.
 
 A run in MLflow is identified by its tag `assay.uid`, or `assay.key` if it has no uid or was uploaded. Data that MLflow
-already has is not sent again, so that the next call completes one that was interrupted.
+already has is not sent again, so that a second call completes an interrupted one.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ if TYPE_CHECKING:
     from assay.values.where import Where
 
 KEY_TAG, UID_TAG, STATE_TAG, TAGS_TAG = "assay.key", "assay.uid", "assay.state", "assay.tags"
-PARAMS_TAG = "assay.params"  # JSON: MLflow's own parameters are text
-EXPORTED_TAG = "assay.exported"  # checksum of what was sent last: if it matches, nothing is compared
+PARAMS_TAG = "assay.params"  # parameters as JSON, since MLflow's own parameters are text
+EXPORTED_TAG = "assay.exported"  # checksum of the data that was sent last: if it matches, nothing is compared
 STATUS = {
     State.QUEUED: "SCHEDULED",
     State.RUNNING: "RUNNING",
@@ -55,14 +55,14 @@ STATUS = {
     State.STOPPED: "KILLED",
     State.PRUNED: "KILLED",
 }  # every other state is FAILED
-_MOST_PARAM = 6000  # characters, as are all limits here, which mlflow.utils.validation defines
+_MOST_PARAM = 6000  # characters; mlflow.utils.validation defines this limit and the next ones
 _MOST_TAG = 8000
 _MOST_NAME = 250
 _BATCH_METRICS = 1000
 _BATCH_PARAMS = 100
 _PAGE = 1000
 _NOTES_SHOWN = 5
-_LARGEST = 1.7976931348623157e308  # MLflow's databases store it for infinity
+_LARGEST = 1.7976931348623157e308  # MLflow's databases store this number for infinity
 EXAMPLE = "for example --to http://localhost:5000 or --to mlflow.db"
 _SQLITE = "sqlite:///"
 _DATABASE_ENDS = (".db", ".sqlite", ".sqlite3")
@@ -97,7 +97,7 @@ def export_mlflow(request: MlflowRequest, console: Console) -> int:
     """
     check_request(request)
     counts: Counter[str] = Counter()
-    notes: dict[str, None] = {}  # about values that MLflow cannot store unchanged, each once
+    notes: dict[str, None] = {}  # notes about values that MLflow cannot store unchanged, each note once
     shown = hide_text(request.to)
     with (
         open_selection(request.studies, request.where, request.root, console) as selection,
@@ -154,7 +154,7 @@ def check_request(request: MlflowRequest) -> None:
 
 
 def build_tracking_uri(to: str) -> str:
-    """Return a URI of MLflow unchanged, and the URI of a path: a SQLite file, or a folder with the file `mlflow.db`."""
+    """Return a URI of MLflow unchanged, or the URI for a path: of a SQLite file, or of `mlflow.db` in a folder."""
     if re.match(r"[a-zA-Z][\w+.-]+:", to) or to == "databricks":  # MLflow reads `a` of `a:b` as a scheme too
         return to
     path = os.path.abspath(to)
@@ -162,7 +162,7 @@ def build_tracking_uri(to: str) -> str:
         target = shlex.join(["mlflow", "migrate-filestore", "--source", to, "--target", _SQLITE + "mlflow.db"])
         hint = f"--to mlflow.db writes a database; `{target}` copies its runs"
         raise UsageError(f"{to} is a store of files, which MLflow does not open since its version 3.13", hint)
-    if set("%?") & set(path):  # their meaning in a URI depends on the version
+    if set("%?") & set(path):  # the meaning of % and ? in a URI depends on the version
         raise UsageError(f"{path}: MLflow cannot open a database with % or ? in its path", EXAMPLE)
     is_folder = os.path.isdir(path) or not (os.path.isfile(path) or os.path.splitext(path)[1] in _DATABASE_ENDS)
     return _SQLITE + (os.path.join(path, "mlflow.db") if is_folder else path)
@@ -170,7 +170,7 @@ def build_tracking_uri(to: str) -> str:
 
 @contextmanager
 def _environment(request: MlflowRequest) -> Iterator[None]:
-    """Set options that MLflow reads only from the environment; those that the user has set stay as they are.
+    """Set options that MLflow reads only from the environment; options that the user has set are not changed.
 
     MLflow's log is disabled: it reports how a database is made, and prints tracebacks of failures that it retries.
     """
@@ -205,7 +205,7 @@ def _explained(uri: str, *, is_opening: bool = False) -> Iterator[None]:
         raise UsageError(f"{uri}: MLflow cannot use this store: {error}", hint) from error
     except OSError as error:
         raise InfrastructureError(f"{uri}: {error.strerror or error}") from error
-    except Exception as error:  # of MLflow or its database libraries, by its type or by where it was raised
+    except Exception as error:  # explain an error that MLflow or its database libraries defined or raised
         *_, (frame, _) = traceback.walk_tb(error.__traceback__)
         origins = (type(error).__module__, str(frame.f_globals.get("__name__", "")))
         if not {"mlflow", "sqlalchemy", "alembic", "sqlite3"} & {origin.split(".")[0] for origin in origins}:
@@ -231,7 +231,7 @@ def _explain(uri: str, error: Exception, is_opening: bool) -> AssayError:
 
 
 def _open_client(request: MlflowRequest) -> tuple[MlflowClient, str | None]:
-    """Return the client, and the folder for artifacts of a SQLite file: MLflow would use the current folder."""
+    """Return the client, and for a SQLite file the folder for artifacts: MLflow would use the current folder."""
     try:
         from mlflow.tracking import MlflowClient
     except ImportError as error:
@@ -275,7 +275,7 @@ def _load_known(client: MlflowClient, experiment: str) -> dict[str, Run]:
 
 
 class _RunSender:
-    """Sends one run, or only what is new in it."""
+    """Sends one run, or only the data of the run that is new."""
 
     def __init__(
         self, client: MlflowClient, selection: ExportedRuns, i: int, request: MlflowRequest, notes: dict[str, None]
@@ -308,7 +308,7 @@ class _RunSender:
             self.client.set_terminated(run.info.run_id, status, _to_ms(self.row.ended_at or self._started_at))
         elif run.info.status != status:
             self.client.update_run(run.info.run_id, status=status)
-        # last, since a run with this checksum is not compared again
+        # the checksum is sent last, since a run with this checksum is not compared again
         self._send_tags(run, {**self._build_tags(), EXPORTED_TAG: stamp})
         return "new" if is_new else "updated", points, files
 
@@ -317,7 +317,7 @@ class _RunSender:
         return self.row.started_at or self.row.created_at or 0.0
 
     def _build_stamp(self) -> str:
-        """Return a checksum of everything that would be sent."""
+        """Return a checksum of the data of the run that is sent."""
         counts = {name: self.selection.table.metrics[name].count[self.i] for name in self.metrics}
         row = self.row._replace(stamp=0.0)
         files = [(name, os.path.getsize(os.path.join(self.dir, name))) for name in self._find_files()]
@@ -399,8 +399,8 @@ class _RunSender:
     # ------------------------------------------------------------ names
 
     def _name_all(self, kind: str, names: Iterable[str]) -> dict[str, str]:
-        """Return a unique name that MLflow accepts for each of these names; none is a folder of another."""
-        given: dict[str, str] = {}  # the name in MLflow -> ours
+        """Return a unique name that MLflow accepts for each of `names`; no name is a folder of another name."""
+        given: dict[str, str] = {}  # name in MLflow -> name in Assay
         every = set(names)
         for name in sorted(every):
             clean = _clean_name(name, every)
@@ -418,7 +418,7 @@ class _RunSender:
     # ------------------------------------------------------------ files
 
     def _find_files(self) -> list[str]:
-        """Return logs, files that describe the run, and requested files; no secrets, and none outside of the run."""
+        """Return logs, files that describe the run, and requested files, except secrets and files outside the run."""
         if self.request.no_artifacts:
             return []
         present = list_names(self.dir)
@@ -428,7 +428,7 @@ class _RunSender:
             for command in spec.commands:
                 for template in (spec.log_name, spec.other_log_name):
                     found |= set(layout.find_logs(present, template, command.name))
-        for pattern in self.request.artifacts:  # a folder stands for everything in it
+        for pattern in self.request.artifacts:  # a pattern that matches a folder includes all files in it
             for name in glob.iglob(pattern, root_dir=self.dir, recursive=True):
                 inner = os.path.join(glob.escape(name), "**")
                 found |= {name, *glob.iglob(inner, root_dir=self.dir, recursive=True)}
@@ -460,14 +460,14 @@ def _clean_name(name: str, every: set[str]) -> str:
     has_folder = any("/".join(parts[:end]) in every for end in range(1, len(parts)))
     if has_folder or posixpath.normpath(clean) != clean or clean[0] == "/":
         clean = clean.replace("/", "_")
-    clean = re.sub(r"^\.(?=\.|$)", "_", clean)  # no way out of a folder
+    clean = re.sub(r"^\.(?=\.|$)", "_", clean)  # a name must not lead out of a folder
     if len(clean) <= _MOST_NAME:
         return clean
     return f"{clean[: _MOST_NAME - 9]}-{hashlib.blake2b(name.encode('utf-8', 'replace'), digest_size=4).hexdigest()}"
 
 
 def _identify(step: int, time: int, value: float) -> tuple[int, int, float | str]:
-    """Return a key that is equal for a point and MLflow's copy of it: NaN != NaN, and infinities may be cut."""
+    """Return a key that is equal for a point and MLflow's copy of the point: NaN != NaN, and infinities may be cut."""
     if math.isnan(value):
         return step, time, "nan"
     return step, time, min(max(value, -_LARGEST), _LARGEST)

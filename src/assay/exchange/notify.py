@@ -1,7 +1,7 @@
 """Messages to commands and webhooks: at the end of a study, at its first failure, for a new best run.
 
-A receiver cannot harm a run: each has its own thread, nothing waits for it during runs, and its failures become one
-warning at the end.
+A receiver cannot harm a run: each receiver has its own thread, no run waits for a receiver, and the failures of a
+receiver become one warning at the end.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ from assay.system.http_post import NotHttpError, is_web_address, post
 from assay.values.secrets import HIDDEN, SecretRules, hide_text
 from assay.values.state import State
 
-LIMIT_S = 10.0  # to deliver one message
-BEST_EVERY_S = 30.0  # at most one message about a new best run
-NO_RECEIVER = "none"  # as the only receiver, it overrides the settings
+LIMIT_S = 10.0  # limit of delivering one message
+BEST_EVERY_S = 30.0  # at most one message in this time reports a new best run
+NO_RECEIVER = "none"  # `none` as the only receiver overrides the settings
 _ADDRESS = re.compile(r"(https?)://([^/?#]*)(.*)", re.IGNORECASE | re.DOTALL)
 _LONGEST = 1900  # characters of a message: Discord takes 2000
-_IN_ENVIRONMENT = ("event", "study", "run", "message", "exit_code")  # for a command as ASSAY_EVENT, …
+_IN_ENVIRONMENT = ("event", "study", "run", "message", "exit_code")  # fields that a command gets as ASSAY_EVENT, …
 _MAIN_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # signals that the main thread may block
 _FAILED = (State.FAILED, State.TIMEOUT, State.LOST, State.DAMAGED)
 
-Message = Mapping[str, Any]  # as JSON
+Message = Mapping[str, Any]  # a message as JSON
 
 
 # ---------------------------------------------------------------- receivers
 
 
 def check_receivers(receivers: Sequence[str], where: str) -> tuple[str, ...]:
-    """Return the receivers without `none`. Raise UsageError for an invalid one; `where` begins its message."""
+    """Return the receivers without `none`. Raise UsageError for an invalid receiver; `where` begins the message."""
     for each in receivers:
         if not each.strip():
             hint = "give a shell command, or an address that begins with http"
@@ -79,7 +79,7 @@ def drop_flag(words: Sequence[str]) -> tuple[str, ...]:
 
 
 class _RefusedError(Exception):
-    """Why a receiver did not accept a message."""
+    """The reason why a receiver did not accept a message."""
 
 
 Started = Callable[[subprocess.Popen[bytes]], None]
@@ -104,8 +104,8 @@ def _late() -> str:
 
 
 def _call(command: str, message: Message, started: Started) -> None:
-    """Run a command in its own process group, so that all its processes can be killed, but in our session: processes of
-    other sessions count as left over from a job."""
+    """Run a command in its own process group, so that all its processes can be killed, but in this process's session:
+    processes of other sessions count as left over from a job."""
     texts = {name: "" if message[name] is None else str(message[name]).replace("\0", "") for name in _IN_ENVIRONMENT}
     environment = {**os.environ, **{f"ASSAY_{name.upper()}": text for name, text in texts.items()}}
     with TemporaryFile() as errors:  # background processes of the command would keep a pipe open
@@ -148,7 +148,7 @@ class _Receiver:
         self.sent = 0
         self._receiver = receiver
         self._is_given_up = False
-        self._process: subprocess.Popen[bytes] | None = None  # the command for the last message
+        self._process: subprocess.Popen[bytes] | None = None  # process of the command for the last message
         self._waiting: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, daemon=True, name="assay-notify")
 
@@ -171,7 +171,7 @@ class _Receiver:
                 self.sent += 1
             except _RefusedError as error:
                 self.failures.append(str(error))
-            except OSError as error:  # no such shell, or no process can be started
+            except OSError as error:  # there is no shell, or no process can be started
                 self.failures.append(str(error.strerror or error))
             except Exception as error:  # noqa: BLE001 no error may harm a run
                 self.failures.append(f"{type(error).__name__}: {error}")
@@ -182,7 +182,7 @@ class _Receiver:
             _kill(process)
 
     def is_done(self, until: float) -> bool:
-        """Wait until this time at most, and return whether all messages were sent or refused."""
+        """Wait until the time `until` at most, and return whether all messages were sent or refused."""
         if self._thread.ident is None:
             return True
         self._waiting.put(None)
@@ -232,7 +232,7 @@ class Notifier:
         self._put("best", text, run=leader.run, best=build_best(leader))
 
     def finish(self, text: str, exit_code: int, more: Mapping[str, Any] | None = None) -> list[str]:
-        """Send the end, unless no run began, wait for messages that are being sent, and return the failures."""
+        """Report the end of the study, if a run began, wait until messages are sent, and return the failures."""
         if self._has_begun:
             self._put("end", text, exit_code=exit_code, **(more or {}))
         until = time.monotonic() + LIMIT_S + 1.0
@@ -261,8 +261,8 @@ class Notifier:
             "host": os.uname().nodename,
             "time": time.time(),
             **more,
-            "text": text,  # for Slack and Mattermost
-            "content": text,  # for Discord
+            "text": text,  # field that Slack and Mattermost show
+            "content": text,  # field that Discord shows
         }
         for receiver in self._receivers:
             receiver.put(message)
@@ -339,6 +339,6 @@ class NotifyStep(RunStep):
 
 
 def _choose_receivers(prepared: Prepared) -> tuple[str, ...]:
-    """Return the receivers of the option, else those of the settings."""
+    """Return the receivers of the option, else the receivers of the settings."""
     asked, settings = prepared.options.extras.get("notify"), prepared.settings
     return check_receivers(asked or settings.notify, "--notify" if asked else f"notify in {settings.notify_from}")

@@ -1,6 +1,6 @@
 """The index of a team: a PostgreSQL database in which each output root has its own schema.
 
-The SQL statements are those of `record/index/stored.py`. This module opens the database, translates the dialect of
+The SQL statements are in `record/index/stored.py`. This module opens the database, translates the dialect of
 SQLite, and reconnects after a restart of the server. None of its messages contains a password.
 """
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 SCHEMES = ("postgresql://", "postgres://")
 CONNECT_TIMEOUT_S = 10
 LOCK_TIMEOUT_S = 30
-_WAITS_S = (0.0, 0.1, 0.2, 0.4, 0.8, 1.5, 2.0)  # before each attempt to connect again
+_WAITS_S = (0.0, 0.1, 0.2, 0.4, 0.8, 1.5, 2.0)  # seconds to wait before each attempt to connect again
 _LARGEST = 2**63 - 1
 _ESCAPED_NUL = r"(?<!\\)((?:\\\\)*)\\u0000"  # NUL in JSON, which jsonb rejects
 _AMONG = r"([\w.]+) IN \(SELECT value FROM json_each\(\?\)\)"
@@ -63,7 +63,7 @@ CREATE VIEW tags AS SELECT r.run, r.key, r.study, t.tag FROM runs r, jsonb_array
 
 
 class DatabaseAddress(NamedTuple):
-    """The address of a database as libpq's keywords. Messages show it only without secrets."""
+    """The address of a database as libpq's keywords. Messages show the address only without secrets."""
 
     keywords: dict[str, str]
 
@@ -124,7 +124,7 @@ def name_schema(root: str | os.PathLike[str]) -> str:
 
 @lru_cache(maxsize=256)
 def _translate(statement: str) -> str:
-    """Translate a statement of SQLite for PostgreSQL. In both, a list is passed as JSON."""
+    """Translate a statement of SQLite for PostgreSQL; a list is passed as JSON in both dialects."""
 
     def among(found: re.Match[str]) -> str:
         kind = "bigint" if found[1].endswith("run") else "text"
@@ -134,7 +134,7 @@ def _translate(statement: str) -> str:
 
 
 def _adapt(value: Any) -> Any:
-    """Convert a parameter for PostgreSQL. NaN becomes NULL, which SQLite does itself."""
+    """Convert a parameter for PostgreSQL. NaN becomes NULL, as SQLite converts it by itself."""
     kind = type(value)
     if kind is float:
         return None if isnan(value) else value
@@ -153,7 +153,7 @@ def _adapt_run(value: Any) -> Any:
 
 
 class _Connection:
-    """A connection with those methods of `sqlite3`'s connections that the index uses."""
+    """A connection with the methods of `sqlite3`'s connections that the index uses."""
 
     def __init__(self, connection: psycopg.Connection[Any]) -> None:
         self.raw = connection
@@ -184,7 +184,7 @@ class ConnectionLostError(InfrastructureError):
 
 
 class PostgresIndex(Index):
-    """An index that several machines use at once. One of them writes at a time, for the duration of one flush.
+    """An index that several machines use at once. One machine writes at a time, for the duration of one flush.
 
     A lost connection is opened again with growing pauses, and an interrupted write is repeated: the stored cursors show
     which rows had arrived. While the server cannot be reached, each further call tries once and fails.
@@ -216,7 +216,7 @@ class PostgresIndex(Index):
         keywords: dict[str, Any] = {"connect_timeout": timeout_s, "application_name": "assay", "keepalives_idle": 30}
         # Rows that a crash of the server loses are read again from files. The timeouts limit a stopped client's locks.
         settings = {"search_path": self.schema, "synchronous_commit": "off", "client_min_messages": "warning"}
-        settings |= {"standard_conforming_strings": "on"}  # `find_acting` relies on it
+        settings |= {"standard_conforming_strings": "on"}  # `find_acting` relies on this setting
         settings |= {"lock_timeout": f"{LOCK_TIMEOUT_S}s", "idle_in_transaction_session_timeout": "60s"}
         try:
             raw = psycopg.connect(autocommit=True, **(keywords | self._address.keywords))
@@ -320,7 +320,7 @@ class PostgresIndex(Index):
 
         try:
             yield
-        except sqlite3.DatabaseError as error:  # DamagedError: a checksum
+        except sqlite3.DatabaseError as error:  # DamagedError: a checksum is wrong
             message = f"the index {self.place} is damaged ({error})"
             raise InfrastructureError(message, "build it again: assay index rebuild") from error
         except psycopg.Error as error:
@@ -343,7 +343,7 @@ class PostgresIndex(Index):
         return kind(f"the index {self.place} failed: {reason}", hint)
 
     def _render_grant(self, rights: str) -> str:
-        """Return the statement by which the owner of the schema grants these rights."""
+        """Return the statement by which the owner of the schema grants `rights` to this user."""
         user = '"{}"'.format(self._db.raw.info.user.replace('"', '""'))
         schema = f"SCHEMA {self.schema}"
         return f"GRANT USAGE ON {schema} TO {user}; GRANT {rights} ON ALL TABLES IN {schema} TO {user}"
@@ -422,8 +422,8 @@ def _to_plain(value: Any) -> Any:
 
 
 # ---------------------------------------------------------------- which functions a query calls, by its tokens
-# The check prevents mistakes only: a read-only transaction stops a query from writing to tables, but not from calling
-# functions that act on the server. Only the rights of the role are a protection.
+# The check of queries only prevents mistakes: a read-only transaction stops a query from writing to tables, but not
+# from calling functions that act on the server. Only the rights of the role protect the server.
 
 _SPACE = re.compile(r"\s+|--[^\n\r]*")
 _TOKEN = re.compile(
@@ -447,7 +447,7 @@ _ACTING = re.compile(
 def find_acting(statement: str) -> str | None:
     """Return the first name in a query of a function that may do more than read, or None.
 
-    `name (…)` is a call, also with space or comments between them, and so is `row.name` for a function of one argument.
+    `name (…)` is a call, also with spaces or comments after `name`; `row.name` is a call of a function of one argument.
     """
     tokens = _tokenize(statement)
     texts = ["", "", *(token.group() for token in tokens), ""]

@@ -11,6 +11,6 @@ from assay.values.pytest_names import UPLOADS
 
 def pytest_configure(config: pytest.Config) -> None:
     if os.environ.get("ASSAY_SERVER", "").strip():
-        from assay.exchange.pytest_support import Uploads  # every session of pytest loads this module
+        from assay.exchange.pytest_support import Uploads  # not at the top: every session of pytest loads this file
 
         config.pluginmanager.register(Uploads(config), UPLOADS)

@@ -1,7 +1,7 @@
-"""Uploads of tests: the runs of each test are sent to ASSAY_SERVER, and the link to them is printed.
+"""Uploads of tests: the runs of each test are sent to ASSAY_SERVER, and the link to the runs is printed.
 
-No test fails because the server does not answer or refuses: one line at the end reports that. Tests may run in worker
-processes; each sends its own runs, and the process that the user started prints the links.
+No test fails because the server does not answer or refuses: one line at the end reports the problem. Tests may run in
+worker processes; each worker sends its own runs, and the process that the user started prints the links.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Uploads:
         self._is_away = False
         self._printed = ""  # the last printed link
 
-    # ---------------------------------------------------------------- where a test runs
+    # ---------------------------------------------------------------- in the process that runs a test
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(
@@ -42,13 +42,13 @@ class Uploads:
         folder = getattr(item, RUNS, None)
         if call.when == "teardown" and folder is not None:
             name = re.sub(r"[^\w.+=,@-]+", "_", item.name)[:_MOST_NAME].strip("._-") or "test"
-            study = f"{name}-{self.session}"  # unique for the test and the session
+            study = f"{name}-{self.session}"  # the name is unique for the test and the session
             sent = self.send(lambda: (OutgoingRun(study, run_dir) for run_dir in find_finished(folder)))
             report.user_properties.append(sent)
         return report
 
     def send(self, find: Callable[[], Iterator[OutgoingRun]]) -> tuple[str, str]:
-        """Upload runs; return the name of a report's property and the link or the problem. No test fails here."""
+        """Upload runs; return the name of a report's property and the link or the problem. No error is raised."""
         if self._is_away:
             return _PROBLEM, ""
         began = time.monotonic()
@@ -62,7 +62,7 @@ class Uploads:
             self._is_away = not isinstance(error, UploadRefusedError) or time.monotonic() - began > _LONG_S
             return _PROBLEM, message.partition("\n")[0]
 
-    # ---------------------------------------------------------------- in the process that the user has called
+    # ---------------------------------------------------------------- in the process that the user has started
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if self._is_worker:

@@ -1,9 +1,9 @@
-"""Uploads of runs as a zip archive: the archive is checked as a whole, then placed; nothing of a bad one is stored.
+"""Uploads of runs as a zip archive. All runs of an archive are checked first; no run of an invalid archive is stored.
 
-The archive contains `STUDY/RUN/FILE…`. It is unpacked in a folder next to the studies, and each run gets its name by a
+An archive of files `STUDY/RUN/FILE…` is unpacked in a folder next to the studies, and each run gets its name by a
 rename, so that incomplete runs are never visible. Archives are not trusted, since a sender needs only a token: no
 member may lead out of the folder, be a link or a device, or exceed the limits of size. Each run is marked as received,
-and nothing of it is executed.
+and no code of a received run is executed.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from assay.values import layout
 from assay.values.run import RunSpec
 from assay.values.study import MetricFile, is_study_name
 
-PREFIX = ".upload-"  # of temporary folders in a root, which no command reads as studies
-_OLD_S = 86_400.0  # after this time a folder is left over from a killed server
+PREFIX = ".upload-"  # prefix of temporary folders in a root, which no command reads as studies
+_OLD_S = 86_400.0  # an older temporary folder is left over from a killed server
 _CHUNK = 1 << 20
 METRICS_S = 30.0  # CPU time for reading the metrics of an upload
 _LONGEST_PART, _DEEPEST = 255, 40
@@ -94,7 +94,7 @@ class Sender(NamedTuple):
 
     address: str = ""
     by: str = ""  # the token's scope and fingerprint
-    prefix: str = ""  # of the names of studies that the token allows
+    prefix: str = ""  # prefix of the names of studies that the token allows
 
     def mark(self, runs: Sequence[tuple[str, str]], folder: str) -> None:
         """Write `received.json` of each run; raise RefusedUploadError for a study that the token does not allow."""
@@ -105,7 +105,7 @@ class Sender(NamedTuple):
 
 
 def store_archive(archive: str, aside: str, root: str, limits: UploadLimits, sender: Sender) -> list[StoredRun]:
-    """Check and store the runs of an archive; raise RefusedUploadError without storing any of them."""
+    """Check and store the runs of an archive; raise RefusedUploadError without storing any run."""
     unpacked = os.path.join(aside, "runs")
     try:
         names = unpack(archive, unpacked, limits, check=_check_place)
@@ -127,7 +127,7 @@ def store_archive(archive: str, aside: str, root: str, limits: UploadLimits, sen
 def unpack(
     archive: str, folder: str, limits: UploadLimits, check: Callable[[Sequence[str], bool], None] = lambda *_: None
 ) -> list[str]:
-    """Unpack regular files and return their names. `check` gets the parts of each name, and whether it is a folder."""
+    """Unpack regular files and return their names. `check` gets each name's parts, and whether it is a folder."""
     size = os.path.getsize(archive)
     _check_end(archive, size, limits)
     names: list[str] = []
@@ -145,7 +145,7 @@ def unpack(
                 names.append("/".join(parts))
     except (FileExistsError, NotADirectoryError, IsADirectoryError) as error:
         raise RefusedUploadError("a name in the archive is a file and a folder at once") from error
-    except OSError as error:  # also for an offset that does not exist
+    except OSError as error:  # includes an offset in the archive that does not exist
         raise _blame(error) from error
     except _DAMAGE as error:
         raise RefusedUploadError(f"not a readable zip archive: {error or type(error).__name__}") from error
@@ -153,7 +153,7 @@ def unpack(
 
 
 def _blame(error: OSError) -> AssayError:
-    """Turn an error of the disk into our error, any other into one of the sender, without paths of this machine."""
+    """Return InfrastructureError for an error of the disk, else RefusedUploadError, without paths of this machine."""
     why = error.strerror or type(error).__name__
     if error.errno in _OUR_ERRORS:
         return InfrastructureError(f"the upload cannot be stored: {why}")
@@ -210,7 +210,7 @@ def _check_place(parts: Sequence[str], is_folder: bool) -> None:
     shown = repr("/".join(parts)[:200])
     if len(parts) < 3 and not is_folder:
         raise RefusedUploadError(f"{shown} does not belong to a run: names are STUDY/RUN/FILE")
-    run = "".join(parts[1:2])  # printed, so refuse a change of the writing direction that disguises it
+    run = "".join(parts[1:2])  # the name is printed: a change of the writing direction would disguise it
     if run.startswith((".", "-", " ")) or "Cf" in map(unicodedata.category, run) or not is_study_name(parts[0]):
         raise RefusedUploadError(f"{shown} cannot be the name of a study and a run")
     if parts[-1] == layout.SECRETS_FILE:
@@ -241,7 +241,7 @@ def _check_run(run_dir: str, key: str) -> RunSpec:
         raise RefusedUploadError(f"{key} has no {layout.RUN_FILE}") from error
     except FormatError as error:
         raise RefusedUploadError(f"{key} is not a readable run: {error.message}") from error
-    spec = record.spec  # commands will open these paths to show its logs and metrics
+    spec = record.spec  # commands open the paths in a spec to show logs and metrics
     paths = [spec.log_name, spec.other_log_name, *(command.name for command in spec.commands)]
     for path in (*paths, *(pattern.path for pattern in spec.patterns if isinstance(pattern, MetricFile))):
         if os.path.isabs(path) or os.pardir in path.split("/"):
@@ -252,7 +252,7 @@ def _check_run(run_dir: str, key: str) -> RunSpec:
 
 
 def _check_metrics(run_dirs: Sequence[str]) -> None:
-    """Refuse runs whose own patterns cannot be evaluated, or not in reasonable time."""
+    """Refuse runs whose own patterns cannot be evaluated within METRICS_S."""
     if not run_dirs:
         return
     checker, top = LimitedProcess(), os.path.dirname(os.path.dirname(run_dirs[0]))
@@ -267,14 +267,14 @@ def _check_metrics(run_dirs: Sequence[str]) -> None:
 
 
 def check_runs(top: str, run_dirs: Sequence[str]) -> None:
-    """Read the metrics in a child as commands do that show them. Messages name files relative to `top`."""
+    """Read metrics like the commands that show metrics, in a child process. Messages name files relative to `top`."""
     os.chdir(top)
     for run_dir in run_dirs:
         collect.read_sources(collect.Summaries(), "uploaded/run", run_dir, run_directory.load_record(run_dir).spec)
 
 
 def place_runs(runs: Sequence[tuple[str, str]], unpacked: str, root: str) -> list[StoredRun]:
-    """Place all of the runs in the root, or none; one upload at a time."""
+    """Move all of the runs into the root, or none of the runs; uploads are stored one at a time."""
     paths = [(os.path.join(unpacked, study, run), os.path.join(root, study, run)) for study, run in runs]
     placed: list[tuple[str, str]] = []
     with locked(root):
@@ -291,7 +291,7 @@ def place_runs(runs: Sequence[tuple[str, str]], unpacked: str, root: str) -> lis
         except OSError:
             for target, source in reversed(placed):
                 rename(target, source)
-                with suppress(OSError):  # only if the study was new
+                with suppress(OSError):  # the study's folders are empty only if the study was new
                     os.rmdir(os.path.join(os.path.dirname(target), layout.STUDY_META_DIR))
                     os.rmdir(os.path.dirname(target))
             raise
@@ -299,7 +299,7 @@ def place_runs(runs: Sequence[tuple[str, str]], unpacked: str, root: str) -> lis
 
 
 def _is_same(source: str, target: str) -> bool:
-    """Return whether all files that were sent are here. Tags may have changed here, and there may be more files."""
+    """Return whether `target` has all files of `source`, except for tags; `target` may have more files."""
     if os.path.islink(target) or not os.path.isdir(target):
         return False
     for folder, _, names in os.walk(source):

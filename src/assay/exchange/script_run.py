@@ -1,7 +1,7 @@
 """The run of a script that logs through another tool's interface, and the configuration that the script reports.
 
-Inside a run of a study it is that run: its parameters are the study's, and `script-config.json` has the configuration.
-Outside it is a new run, `<root>/<project>/<name>`, whose parameters are the configuration.
+A script in a run of a study logs into that run: its parameters are the study's, and `script-config.json` has the
+configuration. Any other script logs into a new run `<root>/<project>/<name>`, whose parameters are the configuration.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from assay import script
 from assay.values import layout
 
-_NAME_LIMIT, _NAME_BYTES = 100, 200  # of a folder's name: characters, and bytes as UTF-8
+_NAME_LIMIT, _NAME_BYTES = 100, 200  # limits of a folder's name: characters, and bytes as UTF-8
 _said: set[tuple[str, str]] = set()
 
 
@@ -51,7 +51,7 @@ class ScriptRun(NamedTuple):
     def write_file(self, name: str, content: Mapping[str, Any]) -> None:
         from assay.system.files import write_atomic
 
-        write_atomic(os.path.join(self.dir, name), json.dumps(content) + "\n")  # ASCII: a text may not be encodable
+        write_atomic(os.path.join(self.dir, name), json.dumps(content) + "\n")  # in ASCII: a text may not be encodable
 
     def note_training(self, *, is_over: bool) -> None:
         """Record that a run without a study is training or has finished; other runs end with their command."""
@@ -78,7 +78,7 @@ class ScriptRun(NamedTuple):
 
 
 def open_run(who: str, project: str | None, name: str | None) -> ScriptRun:
-    """Return the run that this process is part of, or begin a new one and print its path. Later logging goes there."""
+    """Return the run that this process is part of, or begin a new run, to which later logging goes; print its path."""
     inside = os.environ.get(layout.ENV_RUN_DIR)
     if inside:
         return ScriptRun(who, os.path.abspath(inside))
@@ -109,7 +109,7 @@ def build_mapping(values: Any) -> dict[str, Any]:
         values = vars(values)
     try:
         return {str(name): value for name, value in dict(values).items()}
-    except (TypeError, ValueError):  # such as the path of a file
+    except (TypeError, ValueError):  # for example for the path of a file
         say_once("assay", "config", f"{values!r:.60} is not a mapping of names to values and is left out")
         return {}
 
@@ -127,7 +127,7 @@ def build_plain(value: Any) -> Any:
 
 
 def find_numbers(who: str, data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
-    """Yield names and numbers, those of nested mappings as `outer/inner`. Other values are reported once, not kept."""
+    """Yield names and numbers; names in nested mappings are `outer/inner`. Other types of values are reported once."""
     for key, value in data.items():
         name = f"{prefix}{key}" or "unnamed"
         if isinstance(value, Mapping):
@@ -140,7 +140,7 @@ def find_numbers(who: str, data: Mapping[str, Any], prefix: str = "") -> Iterato
 
 
 def log_numbers(who: str, data: Mapping[str, Any], step: Any, prefix: str = "") -> None:
-    """Log what a trainer reports, with its epoch. Its metrics `step` and `time` get the name of the tool in front."""
+    """Log the values and the epoch that a trainer reports. Metrics `step` and `time` get the tool's name as prefix."""
     numbers: dict[str, Any] = dict(find_numbers(who, data))
     epoch, own = numbers.pop("epoch", None), f"{who.rpartition('.')[2]}/"
     named = {prefix + (own if name in ("step", "time") else "") + name: value for name, value in numbers.items()}

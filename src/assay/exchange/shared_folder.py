@@ -1,10 +1,10 @@
 """Folders in a shared place, such as a store of golden recordings, used through a copy on this machine.
 
 <cache>/stores/<digest of the address>/
-    read/<name>/    the copy for commands that only read, several at once; updated when it is not in use
-    read/lock       held shared by commands that use the copy, exclusive by the one that updates it
+    read/<name>/    the copy for commands that only read, several at once; updated when no command uses it
+    read/lock       held shared by commands that use the copy, exclusive by a command that updates the copy
     write/<name>/   the copy for commands that write, one at a time
-    write/fetched.json   the files as they were fetched: those that differ were written here
+    write/fetched.json   the files as they were fetched: files that differ were written here
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def _load_manifest(remote: Remote, name: str) -> FolderManifest:
 
 @contextmanager
 def _open_to_read(address: str, remote: Remote, copy: str, notify: Notify) -> Iterator[str]:
-    """Open the copy for a command that only reads. If the copy is up to date, that takes one request."""
+    """Open the copy for a command that only reads, with one request if the copy is up to date."""
     locks = RangeLocks(os.path.join(os.path.dirname(copy), "lock"))
     try:
         while True:
@@ -81,7 +81,7 @@ def _open_to_read(address: str, remote: Remote, copy: str, notify: Notify) -> It
 
 
 def _find_differences(manifest: FolderManifest, copy: str) -> tuple[set[str], set[str]]:
-    """Return the files that are missing or wrong in the copy, and those that only the copy has."""
+    """Return the files that are missing or wrong in the copy, and the files that only the copy has."""
     wrong = {name for name, file in manifest.files.items() if not mirror.is_file_of(os.path.join(copy, name), file)}
     return wrong, set(mirror.list_folder(copy)[0]) - set(manifest.files)
 
@@ -127,7 +127,7 @@ def _open_to_write(address: str, remote: Remote, copy: str, notify: Notify) -> I
 
 
 def _is_kept(manifest: FolderManifest, copy: str, name: str, before: Mapping[str, Any]) -> bool:
-    """Return whether a file stays as it is: it equals that of the store, or was written here since the last fetch."""
+    """Return whether a file is kept: it equals the store's file, or was written here since the last fetch."""
     path = os.path.join(copy, name)
     if mirror.is_file_of(path, manifest.files[name]):
         return True

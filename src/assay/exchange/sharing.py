@@ -45,7 +45,7 @@ _PULLS_AT_ONCE = 4
 def choose_folders(
     names: Sequence[str], where: Where | None, root: str | None, private: list[str]
 ) -> list[OutgoingFolder]:
-    """Return the folders to send for these names: studies, runs, or other folders. Copies of study files that only
+    """Return the folders to send for `names`: studies, runs, or other folders. Copies of study files that only
     their owner may read are not sent, but added to `private`."""
     runs: dict[str, FoundRun] = {}
     folders: list[OutgoingFolder] = []
@@ -97,7 +97,7 @@ def _build_run(run: FoundRun, table: IndexTable, i: int) -> OutgoingFolder:
 
 
 def _is_private_to_run(name: str) -> bool:
-    """Return whether a file is never sent or fetched: code for the next attempt, or how the run came here."""
+    """Return whether a file is never sent or fetched: code for the next attempt, or facts on how the run came here."""
     return name.startswith(layout.NEXT_CODE_PREFIX) or name.partition("/")[0] in manifests.OF_ARRIVAL
 
 
@@ -125,15 +125,15 @@ def _build_study(location: StudyLocation, private: list[str]) -> OutgoingFolder:
     return OutgoingFolder(key, "study", location.name, meta, leaves_out=leaves_out, keeps=True)
 
 
-# ---------------------------------------------------------------- what a shared place has
+# ---------------------------------------------------------------- the content of a shared place
 
 
 def find_shared(
     names: Sequence[str], where: Where | None, remote: Remote, damaged: list[FormatError]
 ) -> list[FolderManifest]:
-    """Return the runs and folders in the shared place with these names: STUDY, STUDY/RUN, STUDY/PATTERN, or a folder.
+    """Return the runs and folders in the shared place for `names`: STUDY, STUDY/RUN, STUDY/PATTERN, or a folder.
 
-    Errors about unreadable ones are added to `damaged`.
+    Errors about unreadable runs and folders are added to `damaged`.
     """
     found: dict[tuple[str, str], FolderManifest] = {}
     for name in names:
@@ -172,7 +172,7 @@ def list_names(remote: Remote) -> list[str]:
 
 
 def _build_table(runs: Sequence[FolderManifest]) -> IndexTable:
-    """Build the table of these runs with the values that the index had when they were sent."""
+    """Build a table of runs with the values that the sender's index had when the runs were sent."""
     try:
         columns = {}
         for name in dict.fromkeys(name for run in runs for name in run.facts["metrics"]):
@@ -203,11 +203,11 @@ class Pulled:
     files: int  # files that were transferred
     bytes: int
     notes: tuple[str, ...] = ()
-    damaged: tuple[FormatError, ...] = ()  # errors about files of its study
+    damaged: tuple[FormatError, ...] = ()  # errors about files of the run's study
 
 
 def check_pull(found: Sequence[FolderManifest], remote: Remote, root: str, into: str | None) -> Iterator[Pulled]:
-    """Yield what `pull_all` would do, and raise UsageError for a folder that it would refuse."""
+    """Yield the results that `pull_all` would have, and raise UsageError for a folder that it would refuse."""
     for manifest in found:
         path = _find_target(manifest, root, into)
         missing = _find_missing(manifest, path, remote.address)
@@ -234,7 +234,7 @@ def _find_missing(manifest: FolderManifest, path: str, address: str) -> frozense
 
 
 def _compare_run(manifest: FolderManifest, path: str, address: str) -> frozenset[str]:
-    """Return the files that are missing here, and raise UsageError unless an earlier state of this run is here."""
+    """Return the files that are missing here, and raise UsageError unless an earlier state of the run is here."""
     record = run_directory.try_record(path)
     shown = show_path(path)
     if record is None or record.uid != manifest.facts.get("uid"):
@@ -272,8 +272,8 @@ def pull_all(
 
 
 def pull(manifest: FolderManifest, remote: Remote, root: str, into: str | None = None) -> Pulled:
-    """Fetch into a temporary folder, then rename it. If the call is killed at any time, the next one continues."""
-    if manifest.kind == "run":  # this machine writes these files itself
+    """Fetch a run or folder into a temporary folder, then rename that. If a call is killed, the next call continues."""
+    if manifest.kind == "run":  # leave out files that each machine writes itself
         manifest = manifests.rename_files(manifest, lambda name: None if _is_private_to_run(name) else name)
     path = _find_target(manifest, root, into)
     try:
@@ -317,16 +317,16 @@ def _fetch(manifest: FolderManifest, remote: Remote, path: str, missing: frozens
         rename(aside, path)
     else:
         ends = {n for n in missing if layout.parse_exit_marker(n) is not None or n.startswith(("outcome.", "end."))}
-        move_into(aside, path, [*sorted(missing - ends), *sorted(ends)])  # the files about its end come last
+        move_into(aside, path, [*sorted(missing - ends), *sorted(ends)])  # files about the end of the run come last
         shutil.rmtree(aside)
     how = "new" if missing is None else "updated"
     return Pulled(path, how, fetched.files, fetched.bytes, notes)
 
 
 def _mark(manifest: FolderManifest, remote: Remote, aside: str, path: str) -> None:
-    """Mark a run as received, before it has its name. An upload that was not adopted stays an upload wherever it goes.
+    """Mark a run as received, before its folder has its name. An upload that was not adopted stays an upload.
 
-    A run that was made here and comes back is marked too, so that nothing of it is executed: its files are the store's.
+    A run that was made here and comes back is marked too, since its files are the store's: no file of it is executed.
     """
     received = Received("pull", remote.address, find_user(), time.time())
     if manifests.is_upload(manifest.facts):
@@ -336,7 +336,7 @@ def _mark(manifest: FolderManifest, remote: Remote, aside: str, path: str) -> No
 
 
 def move_into(aside: str, path: str, names: Sequence[str], *, replaces: bool = True) -> None:
-    """Move these files into a folder. With `replaces` also over a file, link or folder that is in the way."""
+    """Move the files `names` into a folder; with `replaces`, remove a file, link or folder that is in the way."""
     for name in names:
         target = os.path.join(path, name)
         folder = os.path.dirname(target)
@@ -353,8 +353,8 @@ def move_into(aside: str, path: str, names: Sequence[str], *, replaces: bool = T
 
 
 def _pull_study(run: FolderManifest, remote: Remote, study_dir: str) -> Iterator[FormatError]:
-    """Fetch the code of the run and those files of its study that are missing here; nothing is replaced. Damage in the
-    store is yielded instead of raised, since the run itself may be complete."""
+    """Fetch the code of the run and the files of its study that are missing here; nothing is replaced. Errors about
+    damage in the store are yielded instead of raised, since the run itself may be complete."""
     study, meta = os.path.basename(study_dir), os.path.join(study_dir, layout.STUDY_META_DIR)
     for pull_part in (_pull_code, _pull_meta):
         try:
@@ -379,7 +379,7 @@ def _pull_code(remote: Remote, study: str, meta: str, code: str | None) -> None:
 
 def _pull_meta(remote: Remote, study: str, meta: str, _code: str | None) -> None:
     manifest = mirror.load_manifest(remote, build_key(STUDIES, study, "study"))
-    # this machine decides which code runs get that have not begun
+    # this machine decides in its own CODES_FILE which code runs get that have not begun
     wanted = [name for name in manifest.files if name != layout.CODES_FILE] if manifest else []
     missing = frozenset(name for name in wanted if not os.path.lexists(os.path.join(meta, name)))
     if manifest is not None and missing:

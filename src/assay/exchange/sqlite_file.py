@@ -1,4 +1,4 @@
-"""SQLite files of other tools: read without changing them, or refused with a one-line error."""
+"""Reads SQLite files of other tools without changing them; refuses unreadable files with a one-line error."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from assay.exchange.importers.imported_run import refuse
 from assay.record.importers.sample import Sample
 
 _MAGIC = "SQLite format 3\0"
-_WAIT_S = 5.0  # to wait for a program that writes
+_WAIT_S = 5.0  # time to wait for a program that writes
 
 
 class ForeignDatabase(NamedTuple):
@@ -30,8 +30,8 @@ class ForeignDatabase(NamedTuple):
     def load_rows(
         self, table: str, columns: Mapping[str, str], order: str = "rowid", **of: Any
     ) -> Iterator[dict[str, Any]]:
-        """Yield the rows with these values in the columns of `of`. `columns` maps each column to the expression that
-        replaces it in versions of the tool that lack it; a column without an expression must exist."""
+        """Yield the rows whose columns have the values `of`. `columns` maps each column to the expression that replaces
+        the column in versions of the tool that lack it; a column without an expression must exist."""
         present = {row["name"] for row in self.connection.execute(f"PRAGMA table_info({table})")}
         needed = [*(name for name, instead in columns.items() if not instead), *of]
         if missing := [name for name in needed if name not in present]:
@@ -44,7 +44,7 @@ class ForeignDatabase(NamedTuple):
 
 
 def has_tables(sample: Sample, tables: Collection[str]) -> bool:
-    """Return whether a database has these tables. Raise UsageError if none can read it."""
+    """Return whether a file is a database with all of `tables`. Raise UsageError if the database is unreadable."""
     if sample.is_folder or not sample.head.startswith(_MAGIC):
         return False
     with reading(sample.path) as database:
@@ -53,7 +53,7 @@ def has_tables(sample: Sample, tables: Collection[str]) -> bool:
 
 @contextmanager
 def reading(path: str) -> Iterator[ForeignDatabase]:
-    """Open one state of the file, even if another program writes to it. Raise UsageError if it is unreadable."""
+    """Open a file in one state, even if another program writes to it. Raise UsageError if the file is unreadable."""
     if not os.path.isfile(path) or not os.path.getsize(path):
         refuse(path, "it is empty" if os.path.isfile(path) else "there is no such file")
     try:
@@ -68,7 +68,7 @@ def reading(path: str) -> Iterator[ForeignDatabase]:
 
 
 def _open(path: str, more: str = "") -> sqlite3.Connection:
-    """Open a file for reading. With a `-wal` in a read-only folder it is opened as immutable: nothing can write."""
+    """Open a file for reading. A file with a `-wal` in a read-only folder is opened as immutable."""
     address = f"file:{quote(os.path.abspath(path))}?mode=ro{more}"
     database = sqlite3.connect(address, uri=True, timeout=_WAIT_S, isolation_level=None)
     try:
@@ -93,7 +93,7 @@ def _is_locked(error: sqlite3.Error) -> bool:
 
 
 def check_writable(path: str, table: str, timeout_s: float) -> None:
-    """Raise an error if a database cannot be written: MLflow would retry with a damaged one for a minute."""
+    """Raise an error if a database cannot be written: MLflow would retry for a minute with a damaged database."""
     if not os.path.lexists(path):
         return
     try:

@@ -1,4 +1,4 @@
-"""Send finished runs to an `assay serve` that others read. This module needs the standard library only."""
+"""Sends finished runs to an `assay serve` that others read, with the standard library only."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 ENV_SERVER, ENV_TOKEN = "ASSAY_SERVER", "ASSAY_TOKEN"
 _PATH = "/api/uploads"
 ATTEMPTS = 3
-_MOST_CODE = 20 << 20  # bytes of a run's copy of the code; a larger one is not sent
-_BATCH_BYTES, _BATCH_FILES = 256 << 20, 10_000  # in one archive, before compression
+_MOST_CODE = 20 << 20  # bytes of a run's copy of the code; a larger copy is not sent
+_BATCH_BYTES, _BATCH_FILES = 256 << 20, 10_000  # limits of one archive, before compression
 _LONGEST_REFUSAL = 300  # characters of the server's error
 
 
@@ -66,7 +66,7 @@ class Uploaded(NamedTuple):
     runs: list[dict[str, Any]]  # the server's answer: study, run, is_new, link
     links: list[str]
     bytes: int
-    notes: list[str]  # about files that were left out
+    notes: list[str]  # notes about files that were left out
 
 
 def find_server(flag: str | None, env: Mapping[str, str]) -> UploadServer:
@@ -186,7 +186,7 @@ def _build_batches(targets: Sequence[OutgoingRun], notes: list[str]) -> Iterator
 def _choose_files(target: OutgoingRun, notes: list[str]) -> dict[str, int]:
     """Return the files to send with their sizes: no secrets, no links, no code that is too large, no files about how
     the run came here."""
-    # only the time of a file shows when a script's own run ended, and it is not sent: write the outcome first
+    # only the time of a file, which is not sent, shows when a script's own run ended: write the outcome first
     status = load_status(target.dir)
     if status.outcome is not None and status.state in (State.DONE, State.FAILED):
         with suppress(OSError):

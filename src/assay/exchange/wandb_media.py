@@ -1,12 +1,12 @@
 """Objects other than numbers that scripts log to wandb: pictures, histograms, tables, charts, sound, artifacts.
 
-They become files below `files/` of the run directory. No library is needed: arrays are converted by their own methods.
+Objects become files below `files/` of the run directory. No library is needed: arrays have methods that convert them.
 
 files/media/<name>/<step>.png          also .json, .html, .wav; <step>-<n>.png for a list of objects
-files/media.jsonl                      a line for each: step, time, name, kind, file, caption
-files/artifacts/<name>/v0/…            the files of an artifact; v0.json describes it
+files/media.jsonl                      a line for each object: step, time, name, kind, file, caption
+files/artifacts/<name>/v0/…            the files of an artifact; v0.json describes the artifact
 
-Objects are rendered when they are created, since scripts reuse arrays and figures. A failure is kept as the `problem`.
+Objects are rendered when they are created, since scripts reuse arrays and figures. `problem` has the error, if any.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _BINS = 64
 
 
 class _Accepting:
-    """Accepts and ignores calls of all other methods that wandb's own class may have."""
+    """Accepts and ignores calls of methods of wandb's own class that a class in this module does not have."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -47,7 +47,7 @@ class _Accepting:
 
 
 class Media(_Accepting):
-    """The content of a file to write, or the reason why there is none."""
+    """The content of a file to write, or the reason why there is no content."""
 
     kind = "object"
     suffix = ""
@@ -58,7 +58,7 @@ class Media(_Accepting):
         self.caption = caption
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # for example about NaN in a picture
+                warnings.simplefilter("ignore")  # ignore warnings, for example about NaN in a picture
                 self.suffix, self.content = self.render(*arguments, **options)
         except Exception as error:  # noqa: BLE001 no object of the script may end the training
             self.problem = f"{type(error).__name__}: {error}"
@@ -67,7 +67,7 @@ class Media(_Accepting):
         raise TypeError(f"wandb.{type(self).__name__} is not kept")
 
     def build_content(self, _keep: Callable[[Media], str]) -> Content:
-        """Return the content when the object is logged. `keep` stores an object inside it and returns its file name."""
+        """Return the content when the object is logged. `keep` stores a nested object and returns its file name."""
         return self.content
 
 
@@ -75,7 +75,7 @@ def _find_file(value: Any) -> tuple[str, Content] | None:
     """Return suffix and content of a path or an open file, or None for other values."""
     if isinstance(value, str | os.PathLike):
         path = os.path.abspath(os.fspath(value))
-        os.stat(path)  # raises an error if it does not exist
+        os.stat(path)  # raises an error if the file does not exist
         return os.path.splitext(path)[1], path
     if hasattr(value, "read"):
         data = value.read()
@@ -101,7 +101,7 @@ class Image(Media):
 
 
 def _render_array(data: Any) -> bytes:
-    if hasattr(data, "detach"):  # torch: channels come first
+    if hasattr(data, "detach"):  # in a tensor of torch channels come first
         data = data.detach().cpu()
         data = (data.permute(1, 2, 0) if data.ndim == 3 else data).numpy()
     shape = tuple(data.shape) if hasattr(data, "shape") else _measure(data)
@@ -159,7 +159,7 @@ class Histogram(Media):
 
 
 def _count(sequence: Any, bins: int) -> tuple[Any, Any]:
-    numpy = sys.modules.get("numpy")  # loaded if the script has arrays
+    numpy = sys.modules.get("numpy")  # numpy is loaded if the script has arrays
     if hasattr(sequence, "detach"):
         sequence = sequence.detach().cpu().float().numpy()
     if numpy is not None:
@@ -175,7 +175,7 @@ def _count(sequence: Any, bins: int) -> tuple[Any, Any]:
 
 
 class Table(Media):
-    """A table. Rows may be added until it is logged, and cells may be pictures."""
+    """A table, whose cells may be pictures. Rows may be added until the table is logged."""
 
     kind = "table"
 
@@ -262,7 +262,7 @@ class Audio(Media):
 
 
 class FromFile(Media):
-    """A video, a molecule or a scene in a file of another program. Encoding one from data is not supported."""
+    """A video, a molecule or a scene in a file of another program. Encoding from data is not supported."""
 
     kind = "file"
 
@@ -319,7 +319,7 @@ def _build_plain(value: Any, keep: Callable[[Media], str]) -> Any:
 
 
 class Artifact(_Accepting):
-    """A named collection of files. Each time it is logged, they are copied as a new version."""
+    """A named collection of files, which are copied as a new version each time the artifact is logged."""
 
     def __init__(
         self,
@@ -365,7 +365,7 @@ class Artifact(_Accepting):
         return self
 
 
-# ---------------------------------------------------------------- the folder
+# ---------------------------------------------------------------- the folder `files/` of a run
 
 
 class MediaFiles:

@@ -24,7 +24,7 @@ Store = Callable[[Request, Site, str, str], tuple[Sequence[StoredRun], Response]
 
 
 async def take_runs(request: Request) -> Response:
-    """Store the runs of the zip archive in the body."""
+    """Store the runs of the zip archive in the request's body."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind not in _KINDS:
         raise HTTPException(415, f"the body must be a zip archive, as {_KINDS[0]}")
@@ -50,7 +50,7 @@ async def take_upload(request: Request, store: Store) -> Response:
         raise HTTPException(400, "the upload was cut off; nothing of it was stored") from None
     except RefusedUploadError as error:
         return web.send({"error": error.message, "hint": error.hint or ""}, error.status)
-    except OSError as error:  # such as a full disk
+    except OSError as error:  # for example a full disk
         return web.send({"error": f"the upload cannot be stored: {error.strerror or error}", "hint": ""}, 507)
     finally:
         await run_in_threadpool(making.__exit__, None, None, None)  # removing the unpacked files may take long
@@ -91,7 +91,7 @@ def find_sender(request: Request) -> Sender:
     return Sender(address, token.title, token.prefix) if token else Sender(address)
 
 
-# ---------------------------------------------------------------- what is offered
+# ---------------------------------------------------------------- the routes
 
 _STORED = web.record(study=web.TEXT, run=web.TEXT, is_new=web.FLAG, link=web.TEXT)
 _UPLOAD = web.Operation(

@@ -1,1 +1,1 @@
-"""The pages of `assay serve`: they render the documents and read the index of the commands, and decide nothing."""
+"""The pages of `assay serve`: they show what commands compute and store, and judge nothing themselves."""

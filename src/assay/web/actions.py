@@ -1,4 +1,4 @@
-"""Actions of a page: each executes the command of the same name in a process of its own."""
+"""Actions of the pages: each action executes commands of Assay in processes of their own."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def _read(body: bytes, snapshot: StudySnapshot) -> tuple[str, list[str], str]:
 
 
 def build_commands(snapshot: StudySnapshot, action: str, runs: Sequence[str], text: str) -> list[list[str]]:
-    """Return the commands of an action. They name runs by path: a name could be read as an option or another run."""
+    """Return the commands of an action, which name runs by path: a name could be parsed as an option or another run."""
     targets = [os.path.join(snapshot.location.dir, run) for run in runs] or [snapshot.location.dir]
     if action == "stop":
         return [["stop", "--", *targets]]
@@ -120,7 +120,7 @@ def call(words: Sequence[str]) -> tuple[int, str]:
 
 
 def _start(snapshot: StudySnapshot, words: Sequence[str]) -> tuple[int, str]:
-    """Start a supervisor that survives the server; return how it ended, if it ended within the first moments."""
+    """Start a supervisor that outlives the server; return its exit code, or 0 if it is running, and its output."""
     folder = os.path.join(snapshot.location.dir, layout.STUDY_META_DIR)
     path = os.path.join(folder, layout.SUPERVISOR_LOG)
     try:

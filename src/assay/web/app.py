@@ -61,14 +61,14 @@ def build_app(site: Site) -> ASGIApp:
 
 
 def _show_error(request: Request, error: Exception) -> Response:
-    """Answer with a page that names the error and a way out; programs get JSON."""
+    """Return a page with the error and a hint what to do next; paths below /api/ return JSON."""
     status, message, hint = 500, "Assay could not make this page", ""
     if isinstance(error, HTTPException):
         status, message = error.status_code, error.detail
     elif isinstance(error, AssayError):
         status = 404 if isinstance(error, NotFoundError) else 400 if isinstance(error, UsageError) else 503
         message, hint = error.message, error.hint or ""
-    elif isinstance(error, OSError) and error.filename is not None:  # what is shown was removed, or is not ours to read
+    elif isinstance(error, OSError) and error.filename is not None:  # the file was removed or cannot be read
         status = 404 if isinstance(error, FileNotFoundError | NotADirectoryError) else 503
         message, hint = f"{error.filename} cannot be read: {error.strerror}", "load the page again"
     else:
@@ -89,8 +89,8 @@ def show_login(request: Request) -> Response:
 
 @ROUTES.page("/login", method="POST")
 def check_login(request: Request) -> Response:
-    """Return the scopes of the token, which the guard has checked. The browser keeps the token for actions; if reading
-    needs it too, a cookie allows that."""
+    """Return the scopes of the token that the guard has checked. The browser keeps the token for actions; if reading
+    needs a token too, a cookie allows reading."""
     site, token = get_site(request), request.scope[TOKEN_KEY]
     response = send({"scopes": sorted(ALLOWS[token.scope])})
     if not site.is_open and "read" in ALLOWS[token.scope]:

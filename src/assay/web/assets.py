@@ -1,4 +1,4 @@
-"""The style sheet, of four files, and the files from npm, which the build puts next to it (`hatch_build.py`)."""
+"""The style sheet, joined from several files, and the files from npm, which `hatch_build.py` puts into `vendor`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def find_missing() -> list[str]:
 
 
 def build_remedy() -> str:
-    """Return the command that gets the missing files: in the source tree, else from where Assay was installed."""
+    """Return the command that gets the missing files: `hatch_build.py` in a source tree, else a new installation."""
     script = os.path.join(os.path.dirname(FOLDER), os.pardir, os.pardir, "hatch_build.py")
     if os.path.exists(script):
         return build_command([sys.executable, os.path.normpath(script)])
@@ -43,7 +43,7 @@ def build_remedy() -> str:
 
 @cache
 def build_style() -> str:
-    """Return the style of reports, with dark colours that the reader can switch, followed by that of the pages."""
+    """Return the styles of reports, with dark colours that the reader can switch, then the styles of the pages."""
     charts, own = _read(os.path.join(VENDOR, "uPlot.min.css")), _read(os.path.join(FOLDER, "static", "assay.css"))
     colors, _, blocks = str(load_style()).partition("* { box-sizing")
     light, _, rest = colors.partition("@media (prefers-color-scheme: dark) { :root {")

@@ -1,4 +1,4 @@
-"""`assay serve`."""
+"""`assay serve`, and the list of the servers that this user runs on this machine."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ def serve(request: ServeRequest, console: Console) -> int:
     check_parts()
     import ctypes
 
-    with suppress(OSError, AttributeError):  # not glibc
-        # two memory arenas: by default threads have their own, and cannot use what another one freed
+    with suppress(OSError, AttributeError):  # the C library is not glibc
+        # two memory arenas: by default each thread has its own, and cannot use memory that another thread freed
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 2)
     import uvicorn
 
@@ -83,7 +83,7 @@ def serve(request: ServeRequest, console: Console) -> int:
             pass
     _check_tls(request.tls_cert, request.tls_key)
     tokens = load_tokens(request.tokens)
-    given = os.environ.pop("ASSAY_TOKEN", None)  # runs that a page starts must not inherit it
+    given = os.environ.pop("ASSAY_TOKEN", None)  # runs that a page starts must not inherit the token
     is_local = is_loopback(request.host)
     if not is_local and not tokens:
         hint = "set ASSAY_TOKEN, or write tokens into a file and name it with --tokens"
@@ -106,7 +106,7 @@ def serve(request: ServeRequest, console: Console) -> int:
     secret = "" if request.tokens or given else next((each.text for each in tokens if each.scope == "write"), "")
     config = uvicorn.Config(
         app,
-        log_config=None,  # uvicorn's own closes every handler of this process, and absl's handler its stream too
+        log_config=None,  # uvicorn's configuration closes every handler of this process, and the stream of absl's one
         log_level="error",
         access_log=False,
         server_header=False,
@@ -133,7 +133,7 @@ def serve(request: ServeRequest, console: Console) -> int:
 
 @contextmanager
 def _announce(address: str, secret: str, port: int, console: Console) -> Iterator[None]:
-    """Print the address and the token. Redirected output may be a log that others read: then a file has the token."""
+    """Print the address and the token; write the token to a file if output is redirected, since others may read it."""
     if not secret or is_terminal(console.out):
         console.print(f"open  {address}{f'#token={secret}' if secret else ''}")
         if secret:
@@ -188,7 +188,7 @@ def find_page_problems() -> Iterator[PluginProblem]:
 
 
 def load_tokens(path: str | None) -> tuple[AccessToken, ...]:
-    """Load tokens from a file, else from ASSAY_TOKEN: every user of the machine could read them in a command line."""
+    """Load tokens from a file, else from ASSAY_TOKEN; an option would show a token to every user of the machine."""
     from assay.values.study import is_study_name
     from assay.web.security import ALLOWS, AccessToken
 
@@ -216,7 +216,7 @@ def load_tokens(path: str | None) -> tuple[AccessToken, ...]:
 
 
 def _check_private(path: str, status: os.stat_result) -> None:
-    """Refuse a file that others can read, as ssh does. If another user such as root owns it, a group may read it."""
+    """Refuse a file that others can use, as ssh does; a group may use a file that another user such as root owns."""
     others = 0o077 if status.st_uid == os.getuid() else 0o007
     if stat.S_ISREG(status.st_mode) and status.st_mode & others:
         mode = f"{stat.S_IMODE(status.st_mode):04o}"
@@ -236,10 +236,10 @@ def _check_tls(cert: str | None, key: str | None) -> None:
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key, password=lambda: "")
         _check_private(key or cert, os.stat(key or cert))
-    except (OSError, ValueError) as error:  # also SSLError, or a key with a password, which cannot be asked for
+    except (OSError, ValueError) as error:  # includes SSLError, and a key with a password, which cannot be entered
         why = getattr(error, "strerror", None) or getattr(error, "reason", None) or error
         raise UsageError(f"{cert}, {key or 'with the key in it'}: not a certificate and its key: {why}") from error
-    asyncio.constants.SSL_HANDSHAKE_TIMEOUT = HEADERS_S  # before it ends, no protocol limits a connection
+    asyncio.constants.SSL_HANDSHAKE_TIMEOUT = HEADERS_S  # until the handshake ends, no protocol limits a connection
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -260,7 +260,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 class Server(NamedTuple):
-    """A server that runs: it has a file about itself in the cache while it serves."""
+    """A running server, as its file in the cache describes it."""
 
     pid: int
     start: int
@@ -276,7 +276,7 @@ class Server(NamedTuple):
 
 @contextmanager
 def noted(roots: tuple[str, ...], address: str, secret: str) -> Iterator[None]:
-    """List this server in the cache while the context is open. The server also works if that fails."""
+    """List this server in the cache while the context is open; errors are ignored."""
     server = Server(os.getpid(), own_start(), boot_id(), [os.path.realpath(root) for root in roots], address, secret)
     path = build_path(server, "json")
     with suppress(OSError):

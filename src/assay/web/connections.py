@@ -1,4 +1,4 @@
-"""Idle connections are closed: requests that are half sent, bodies that do not arrive, answers that are not read. To
+"""Closes connections with requests that are half sent, bodies that do not arrive, or answers that are not read. To
 connect needs no token, and the server accepts a limited number of connections at once.
 
 If an address has too many connections without a whole request, its oldest one is closed, so that a browser can connect
@@ -16,9 +16,9 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 MOST = 500  # connections, also those of event streams
 MOST_OF_ONE = 300  # connections from one address
 MOST_WAITING = 64  # connections from one address that have not sent a whole request
-HEADERS_S = 10.0  # until the headers of a request must be complete
-STALL_S = 30.0  # within which a part of a body must arrive, or a part of an answer must be read
-LEAST_BYTES = 1024  # of a body that must arrive in that time
+HEADERS_S = 10.0  # time within which the headers of a request must be complete
+STALL_S = 30.0  # time within which a part of a body must arrive, or a part of an answer must be read
+LEAST_BYTES = 1024  # bytes of a body that must arrive within STALL_S
 LOOK_S = 1.0
 
 
@@ -63,7 +63,7 @@ class GuardedProtocol(H11Protocol):
 
     @property
     def is_unused(self) -> bool:
-        """Return whether no whole request came since the last answer, or one was answered before its body came."""
+        """Return whether no whole request came since the last answer, or one was answered before its body arrived."""
         return self.conn.their_state is h11.IDLE or self.conn.our_state in (h11.DONE, h11.MUST_CLOSE)
 
     def _look(self) -> None:

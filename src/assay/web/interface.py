@@ -1,4 +1,4 @@
-"""What a plug-in adds to the server's pages: the hook `pages`."""
+"""The types of the hook `pages`, with which a plug-in adds pages to the server."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Navigation(NamedTuple):
 
 
 class Alarm(NamedTuple):
-    """A problem to show. `place`: the path of its navigation link. `is_note`: not judged, so neither good nor bad."""
+    """A problem to show. `place`: the path of its navigation link; `is_note`: the subject was not judged."""
 
     place: str
     number: int
@@ -36,12 +36,12 @@ class Alarm(NamedTuple):
 
 @dataclass(frozen=True)
 class Pages:
-    """The routes of a plug-in, with their operations of the JSON interface, and what other pages show of the plug-in.
+    """The routes of a plug-in, with their operations of the JSON interface, and its content on other pages.
 
     `templates`, `static`: folders; files of `static` are served as /static/PLUG-IN/FILE. `find_alarms` gets studies by
     their names in addresses and returns their problems. `card` returns a template and its values, which the list of
     studies shows instead of the best run, or None for a study of another plug-in. `find_related` gets a run's study,
-    its name and the names of its files, and returns the text and address of each page about it.
+    its name and the names of its files, and returns the text and address of each page about the run.
     """
 
     routes: Sequence[RouteEntry] = ()
@@ -82,8 +82,8 @@ def find_mistake(pages: object) -> str:
 def ask_pages(
     pages: Sequence[tuple[str, Pages]], part: str, read: Callable[[Any], Any], *arguments: object
 ) -> Iterator[Any]:
-    """Call this part of each plug-in that has it, and yield what `read` makes of the answer. An exception of one
-    plug-in or of `read` is logged and leaves the others as they are."""
+    """Call the function `part` of each plug-in that has it, and yield what `read` returns for its result. An exception
+    in one plug-in or in `read`, other than AssayError, is logged, and the next plug-in is called."""
     for name, each in pages:
         if function := getattr(each, part):
             try:

@@ -177,14 +177,14 @@ def send_series(request: Request) -> Response:
 
 
 def build_series_facts(series: Series, metric: str, known: Sequence[str], points: int | None) -> dict[str, Any]:
-    """Return the columns of a series; `points` limits their length, with the extremes of each stretch kept."""
+    """Return the columns of a series; `points` limits their length, and the extremes of each section are kept."""
     if not series.values:
         raise NotFoundError("metric", metric, known)
     chosen: Sequence[int] = range(len(series.values))
     if points is not None and points < len(series.values):
         is_finite = [*map(math.isfinite, series.values)]
         finite = [(float(i), series.values[i]) for i in chosen if is_finite[i]]
-        gaps = [i for i in chosen if not is_finite[i] and (i == 0 or is_finite[i - 1])]  # the first point of each
+        gaps = [i for i in chosen if not is_finite[i] and (i == 0 or is_finite[i - 1])]  # the first point of each gap
         chosen = sorted({*(int(i) for i, _ in thin(finite, points)), *gaps[:points]})
     return {
         "metric": metric,
@@ -220,7 +220,7 @@ def send_comparison(request: Request) -> Response:
     return send([to_json(run_diff.build_facts(each)) for each in found])
 
 
-# ---------------------------------------------------------------- shapes of answers: fields that every answer has
+# ---------------------------------------------------------------- schemas of answers, with the fields that all have
 
 MAYBE_TEXT: Schema = {"type": ["string", "null"]}
 MAYBE_NUMBER: Schema = {"type": ["number", "null"]}
@@ -291,7 +291,7 @@ _REASONS = {
     429: "Too many within a minute",
     503: "The study or the index cannot be read now",
 }
-_PLAIN = (401, 403, 421)  # statuses with a plain text, sent before the path is read
+_PLAIN = (401, 403, 421)  # statuses of answers in plain text, which the guard sends
 _PATH_PARAMS = {"study": "a study, as /api/studies names it", "run": "a run: the name of its directory"}
 
 

@@ -1,4 +1,4 @@
-"""Patterns of metrics may come with runs of others: the server evaluates them in a child that it can end."""
+"""Evaluates patterns of metrics, which may come with uploaded runs, in a child process that the server can end."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from assay.values.study import Pattern
 
 class LimitedLogParser:
     """A log parser with limits, for `collect.log_parser`. The allowed time of a set of patterns grows with the bytes
-    that it reads; a set that exceeds it is not evaluated again."""
+    that it reads; a set that exceeds its time is not evaluated again."""
 
     FIRST_S, PER_BYTE_S, FREE_S = 10.0, 2.5e-7, 0.05
     REFUSAL = "its metrics are not read, because of its patterns"
@@ -46,7 +46,7 @@ class LimitedLogParser:
 
 @contextmanager
 def limit_patterns() -> Iterator[None]:
-    """Evaluate the patterns of metrics in a child while the context is open."""
+    """Evaluate the patterns of metrics in a child process while the context is open."""
     before, limited = collect.log_parser, LimitedLogParser()
     collect.log_parser = limited
     try:
@@ -57,6 +57,6 @@ def limit_patterns() -> Iterator[None]:
 
 
 def parse_timed(*arguments: Any) -> tuple[ParsedLog, float]:
-    """Return what the patterns find, and the CPU time that they took; the child calls this."""
+    """Return the parsed log and the CPU time of parsing it; the child process calls this function."""
     started_s = time.process_time()
     return collect.parse_log(*arguments), time.process_time() - started_s

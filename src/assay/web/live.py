@@ -1,4 +1,4 @@
-"""Changes of studies as server-sent events: an open page then asks again for the parts that it shows."""
+"""Changes of studies as server-sent events: after an event an open page requests its parts again."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from assay.web.snapshots import Snapshots
 ROUTES = Routes()
 _MOST_LISTENERS = 200
 _MOST_OF_ONE = 100  # listeners at one address
-_LOOK_S = 0.4  # between two checks whether a study changed or the server is ending
+_LOOK_S = 0.4  # time between two checks whether a study changed or the server is ending
 _LOOKS_OF_ALL = 5  # the list of all studies is checked after this many times `_LOOK_S`
-_PAUSE_S = 10.0  # without an event; a comment is sent then, which shows whether the client still listens
-_STARTED = time.time()  # pages compare it and the version, since each server counts versions from 1
+_PAUSE_S = 10.0  # after this time without an event a comment is sent, which shows whether the client still listens
+_STARTED = time.time()  # pages compare this time and the version, since each server counts versions from 1
 
-_open: Counter[str] = Counter()  # listeners at each address
+_open: Counter[str] = Counter()  # address → number of listeners
 
 
 @ROUTES.page("/events")
@@ -72,8 +72,8 @@ async def _follow(request: Request, slug: str, address: str) -> AsyncIterator[st
 
 
 async def _look(snapshots: Snapshots, slug: str, *, asks: bool) -> dict[str, Any] | None:
-    """Return the current state of a study, or of all if `slug` is empty. With `asks` the study is loaded and kept in
-    memory as one that is used; without it the result is None for a study that is not in memory."""
+    """Return the current state of a study, or of all studies if `slug` is empty. With `asks` the study is loaded and
+    counts as requested; without `asks` the result is None for a study that is not in memory."""
     if not slug:
         known = await run_in_threadpool(snapshots.load_studies)
         found = {word: [_name(row.counts), row.last_activity] for word, (_, row) in known.items()}

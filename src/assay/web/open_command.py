@@ -20,7 +20,7 @@ from assay.values.options import Request, argument, root_option
 from assay.values.run import build_command
 from assay.web.command import PORT, Server, build_path, check_parts, list_servers, listen
 
-_LONGEST_S = 60.0  # to wait for a started server to answer
+_LONGEST_S = 60.0  # limit of waiting for a started server to answer
 _LOG = "serve.log"
 _HINT = "start it yourself: assay serve"
 
@@ -38,7 +38,7 @@ def open_page(request: OpenRequest, console: Console) -> int:
     """
     check_parts()
     roots, page = _find_page(request.name, request.root)
-    # the newest server that shows these roots
+    # use the newest server that shows all of `roots`
     fitting = [each for each in list_servers() if set(roots) <= set(each.roots)]
     server = max(fitting, key=lambda each: each.start, default=None)
     if server is None:
@@ -113,11 +113,11 @@ def _start_server(roots: list[str], port: int = PORT) -> Server:
 
 
 def _open_browser(server: Server, address: str) -> bool:
-    """Open an address; if it has a token, by a private file: other users of the machine can read command lines."""
+    """Open an address; an address with a token is passed in a private file, as others can read command lines."""
     import webbrowser
 
     if server.secret:
-        path = build_path(server, "html")  # the server removes it when it ends
+        path = build_path(server, "html")  # the server removes this file when it ends
         url = escape_html(address)
         content = f'<!doctype html><meta http-equiv="refresh" content="0; url={url}"><a href="{url}">Assay</a>\n'
         write_atomic(path, content, 0o600)

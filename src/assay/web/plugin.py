@@ -1,4 +1,4 @@
-"""The page: `assay open`, `assay serve` and `assay report`."""
+"""The plug-in of the pages: `assay open`, `assay serve` and `assay report`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`assay report`: the pages of `assay serve` as one file. Plug-ins bring their own (hook `reports`)."""
+"""`assay report`: the content of a page as one HTML file. Plug-ins add reports of their own with the hook `reports`."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def report(request: ReportRequest, console: Console) -> int:
 
 
 def find_verdict(request: ReportRequest, console: Console) -> Document | None:
-    """Return the verdict that the request names, or None if it asks for runs of studies."""
+    """Return the report of the verdict that the request names, or None if the request chooses runs of studies."""
     choices = [name for name in request.OPTIONS if name not in ("studies", "output", "root")]
     if len(request.studies) > 1 or any(getattr(request, name) for name in choices):
         return None
@@ -82,7 +82,7 @@ def find_verdict(request: ReportRequest, console: Console) -> Document | None:
 
 
 def _list_readings(name: str | None, root: str | None) -> Iterator[tuple[StudyLocation, str | None]]:
-    """Yield each study that the name may mean, with what follows the study's name after a slash, or None."""
+    """Yield each study that `name` may refer to, with the text after the study's name and a slash, or None."""
     from assay.follow.api import find_locations
 
     if name is None:

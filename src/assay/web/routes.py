@@ -1,5 +1,5 @@
-"""Routes and answers. A route is the handler of a path, the scope of token that it needs, and its description in the
-JSON interface. Every content of a record can be encoded in an answer, also NaN and half of a surrogate pair.
+"""Routes and answers. A route is the handler of a path, the token scope that the path needs, and its description in
+the JSON interface. An answer can contain every value of a record, including NaN and lone surrogates.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def many(items: Schema) -> Schema:
 
 
 def record(**fields: Schema) -> Schema:
-    """Return the schema of an object that has all of these fields, and perhaps others."""
+    """Return the schema of an object that has all of `fields`, and possibly others."""
     return {"type": "object", "properties": dict(fields), "required": list(fields)}
 
 
@@ -53,12 +53,12 @@ class UrlParam(NamedTuple):
 class Operation(NamedTuple):
     name: str
     summary: str
-    answer: Schema  # of status 200 and those in `more`
+    answer: Schema  # schema of answers with status 200 or a status in `more`
     params: Sequence[UrlParam] = ()
     refusals: Sequence[int] = (400, 404)
     more: Sequence[int] = ()  # other statuses of success, with an answer of the same shape
     body: Mapping[str, Any] | None = None
-    schemas: Mapping[str, Schema] = {}  # schemas of its own that it refers to
+    schemas: Mapping[str, Schema] = {}  # schemas that only this operation refers to
 
 
 class RouteEntry(NamedTuple):
@@ -138,12 +138,12 @@ def _drop_infinite(value: Any) -> Any:
 
 
 def encode_text(text: str) -> bytes:
-    """Encode a text as UTF-8. A lone surrogate, which stands for a byte that is not UTF-8, becomes `\\ud800`."""
+    """Encode a text as UTF-8. A lone surrogate, which represents a byte that is not UTF-8, becomes `\\ud800`."""
     return text.encode("utf-8", "backslashreplace")
 
 
 def quote(text: str, safe: str = "") -> str:
-    """Quote a part of a URL. A file whose name is not UTF-8 is found by the result too."""
+    """Quote a part of a URL, also the name of a file that is not UTF-8."""
     try:
         data = text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:

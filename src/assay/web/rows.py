@@ -1,4 +1,4 @@
-"""The rows of a study's table as HTML, without a template, which would take most of the time of such a request."""
+"""Renders the rows of a study's table as HTML without a template, which would take most of the time of a request."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def render_rows(built: StudyTable, view: StudyView, slug: str) -> str:
     table, runs = built.summary.table, () if view.group else built.summary.rows
     columns: list[Sequence[str]] = []
     by_column = list(zip(*table.rows, strict=True)) or [()] * len(table.columns)
-    # mostly all values of a column are finite, which one sum shows
+    # usually all values of a column are finite, and then their sum is finite
     sums = [sum([value for value in values if type(value) is float]) for values in by_column]
     of_bad = [not math.isfinite(each) and any(map(_is_bad, by_column[i])) for i, each in enumerate(sums)]
     bad = [any(map(_is_bad, row)) for row in table.rows] if any(of_bad) else [False] * len(table.rows)
@@ -66,8 +66,8 @@ _MARK = """\
 
 
 def escape_texts(texts: Sequence[str]) -> list[str]:
-    """Escape the texts as a template does; nearly always all of them can be escaped at once."""
-    if not "".join(texts).isprintable():  # a line end, or a control character
+    """Escape texts as a template does, all at once unless a text contains unprintable characters."""
+    if not "".join(texts).isprintable():  # a text contains a line end or a control character
         return [escape(clean_lines(text)) for text in texts]
     return escape("\n".join(texts)).split("\n") if texts else []
 

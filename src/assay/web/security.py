@@ -1,11 +1,11 @@
 """Permissions of requests. Every request is checked here before any other code reads it.
 
 On a loopback address reading needs no token, and every action needs one: any other user of the machine, and any page
-that the browser shows, could otherwise execute commands. On any other address reading needs a token as well.
+that the browser shows, could otherwise execute commands. On addresses other than loopback reading needs a token, too.
 
 A token travels in the header `Authorization: Bearer`, which no other site can make a browser send. The browser keeps it
-in its session storage, which another port of the same machine cannot read. Pages are loaded without that header, so on
-other addresses the login sets a cookie; a cookie allows reading and nothing else, so a forged form gets nowhere.
+in its session storage, which another port of the same machine cannot read. A browser loads pages without the header, so
+on addresses other than loopback the login sets a cookie, which allows only reading: a forged form is refused.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ CONTENT_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; media-src 'self'; font-src 'self'; "
     "connect-src 'self'; frame-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
 )
-# for a page that a script logged, shown in a frame
+# policy of a page that a script logged, which is shown in a frame
 FRAME_POLICY = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:; frame-ancestors 'self'"
 HEADERS = {
     "content-security-policy": CONTENT_POLICY,
@@ -52,7 +52,7 @@ COOKIE = "assay-read"
 TOKEN_KEY = "assay.token"  # key of the token in a request's scope
 OPEN_KEY = "assay.open"  # key in a request's scope: the path needs no token, although reading does
 FILES = ("/static/", "/vendor/")  # files of Assay, the same for every reader
-_WRONG_TOKENS = 10  # within a minute from one address; then it has to wait
+_WRONG_TOKENS = 10  # wrong tokens from one address within a minute, after which more are refused
 _MOST_ADDRESSES = 10_000  # client addresses that a limit keeps in memory
 _LARGEST_BODY = 1 << 20  # bytes; uploads have a limit of their own
 
@@ -61,11 +61,11 @@ _LARGEST_BODY = 1 << 20  # bytes; uploads have a limit of their own
 class AccessToken:
     text: str = field(repr=False)
     scope: TokenScope = "write"
-    prefix: str = ""  # of the names of studies that it may upload to; "": all
+    prefix: str = ""  # prefix of the names of studies that the token may upload to; "": all
 
     @property
     def title(self) -> str:
-        """Return what the token allows, and a fingerprint that identifies it without the token itself."""
+        """Return the scope of the token, and a fingerprint that identifies the token without containing it."""
         scope = f"{self.scope}:{self.prefix}" if self.prefix else self.scope
         return f"{scope} token {hashlib.sha256(self.text.encode()).hexdigest()[:6]}"
 
@@ -128,7 +128,7 @@ class Guard:
     wrong: Limit = field(default_factory=lambda: Limit(_WRONG_TOKENS))
 
     async def __call__(self, scope: Connection, receive: Receive, send: Send) -> None:
-        if scope["type"] == "websocket":  # not supported
+        if scope["type"] == "websocket":  # WebSockets are not supported
             return await send({"type": "websocket.close", "code": 1008})
         if scope["type"] != "http":
             return await self.app(scope, receive, send)
@@ -149,7 +149,7 @@ class Guard:
                 return await RedirectResponse(f"/login?next={target}", 303)(scope, receive, send_safely)
             headers = {"www-authenticate": "Bearer"} if status == 401 else {}
             return await PlainTextResponse(f"{text}\n", status, headers)(scope, receive, send_safely)
-        is_upload = scope["method"] == "POST" and self._find_scope(scope) == "upload"  # counts its own bytes
+        is_upload = scope["method"] == "POST" and self._find_scope(scope) == "upload"  # uploads count their bytes
         return await self.app(scope, receive if is_upload else _limit_body(receive), send_safely)
 
     def _refuse(self, scope: Connection) -> tuple[int, str] | None:
@@ -179,10 +179,10 @@ class Guard:
                 return found
         if scope["method"] not in ("GET", "HEAD"):
             return "write"
-        return "open" if scope["path"].startswith(FILES) else "read"  # only readers may see what is missing
+        return "open" if scope["path"].startswith(FILES) else "read"  # only readers may see which paths are missing
 
     def _is_own_origin(self, request: HTTPConnection) -> bool:
-        """Return whether no other site made the request. Browsers send Origin unless it is a GET; programs do not."""
+        """Return whether no other site made the request. Browsers send Origin except with GET; programs never do."""
         site = request.headers.get("sec-fetch-site")
         if site is not None and site not in ("same-origin", "none"):
             return False
@@ -193,7 +193,7 @@ class Guard:
             return False
 
     def _check_token(self, request: HTTPConnection, needed: Scope) -> tuple[int, str] | None:
-        """Return the refusal, or None. A valid token is accepted even if its address has sent too many wrong ones."""
+        """Return the refusal, or None. A valid token is accepted even from an address that sent too many wrong ones."""
         kind, _, given = request.headers.get("authorization", "").partition(" ")
         cookie = request.cookies.get(COOKIE, "")
         if kind.lower() == "bearer" and given:
@@ -214,7 +214,7 @@ class Guard:
 
 
 def _is_embedded(request: HTTPConnection) -> bool:
-    """Return whether a page of another site or port embeds our answer as a picture, a script, a frame or a stream;
+    """Return whether a page of another site or port embeds the answer as a picture, a script, a frame or a stream;
     following a link is allowed."""
     site, mode, dest = (request.headers.get(f"sec-fetch-{name}", "none") for name in ("site", "mode", "dest"))
     is_link = (mode, dest) == ("navigate", "document") and request.scope["method"] in ("GET", "HEAD")

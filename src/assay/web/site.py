@@ -31,7 +31,7 @@ FOLDER = os.path.dirname(__file__)
 
 @dataclass(frozen=True)
 class Site:
-    """What the server serves. The server prints one of `tokens`; if `is_open`, reading needs no token."""
+    """The roots that the server serves, and its tokens; if `is_open`, reading needs no token."""
 
     roots: tuple[str, ...]
     tokens: Sequence[AccessToken] = ()
@@ -44,7 +44,7 @@ class Site:
 
     @cached_property
     def pages(self) -> Sequence[tuple[str, Pages]]:
-        """The pages of each plug-in, with its name."""
+        """The name and the pages of each plug-in."""
         return load_pages()
 
     @property
@@ -71,7 +71,7 @@ class Site:
         return environment
 
     def render(self, request: Request, template: str, *, status: int = 200, **values: Any) -> Response:
-        """Render a whole page, or for a request of htmx only its part: the template of the same name in `parts/`."""
+        """Render a page; for a request of htmx, render the template of the same name in `parts/` if there is one."""
         is_part = request.headers.get("hx-request") == "true" and status == 200
         names = [f"parts/{template}", template] if is_part else [template]
         text = self.templates.select_template(names).render(request=request, site=self, **values)
@@ -79,7 +79,7 @@ class Site:
 
 
 def find_bad_templates(pages: Pages) -> list[str]:
-    """Return what is wrong with the templates whose names appear in the code of the modules of these routes."""
+    """Return the problems of the templates that are named in the modules of a plug-in's routes."""
     environment = build_environment(os.path.join(FOLDER, "templates"), *filter(None, [pages.templates]))
     modules = {getattr(entry.handler, "__module__", "") for entry in pages.routes}
     values = [value for name in modules.intersection(sys.modules) for value in vars(sys.modules[name]).values()]

@@ -1,7 +1,7 @@
-"""Studies in memory: the table of each, read again after changes. Requests do not wait for folders to be compared.
+"""The tables of studies in memory, read again after changes. Requests do not wait for folders to be compared.
 
-One thread keeps all of them current: it compares a study that was requested in the last minutes with its directories
-once a second while it runs, and every few seconds otherwise. Sorting and filtering work on the columns of these tables.
+One thread keeps all tables current: it compares a study that was requested in the last minutes with its directories
+once a second while runs are running, else every few seconds. Sorting and filtering work on the columns of the tables.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from assay.values.state import State
 
 T = TypeVar("T")
 _MOST_CELLS = 4_000_000  # numbers held in memory: about 32 MB, and as much again for parameters
-_MOST_BYTES = 16 << 20  # of encoded answers that are kept
+_MOST_BYTES = 16 << 20  # bytes of encoded answers that are kept
 _MANY_ROWS = 2000
 _MOST_READING = 2  # threads that read series at once: they share one core, and a million points take tens of MB
 _LISTED_S = 2.0
-_NAMES_S = 1.5  # until the thread lists the names of studies again
-_OLD_NAMES_S = 4.0  # until a request lists them itself, if the thread is busy
-_NEW_S = 0.2  # or by a request of an unknown study, which may be new
+_NAMES_S = 1.5  # time after which the thread lists the names of studies again
+_OLD_NAMES_S = 4.0  # age from which a request lists the names of studies itself, as the thread is busy
+_NEW_S = 0.2  # age from which a request of an unknown study, which may be new, lists the names again
 _RUNNING_S, _RESTING_S, _WATCHED_S = 1.0, 5.0, 120.0
-_OLD_S = 3 * _RESTING_S  # since the last check; an older snapshot is refreshed before it is shown
+_OLD_S = 3 * _RESTING_S  # a snapshot whose last check is longer ago is refreshed before it is shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class StudySnapshot:
         return known[run]
 
     def remember(self, what: Hashable, make: Callable[[], T]) -> T:
-        """Compute a value of this table once for all readers."""
+        """Return a value that is computed from the table once for all readers."""
         return remember(self.table, what, make)
 
 
@@ -102,7 +102,7 @@ class Snapshots:
         self._named: tuple[float, Mapping[str, StudyLocation]] = (-math.inf, {})
         self._asked_at = -math.inf
         self._loading: dict[str, threading.Lock] = {}
-        self._versions = itertools.count(1)  # no version is used twice, also after a study was dropped from memory
+        self._versions = itertools.count(1)  # no version is used twice, even after a study was dropped from memory
         self._answers: OrderedDict[Hashable, bytes] = OrderedDict()
         self._threads = threading.local()
         self._places = threading.BoundedSemaphore(_MOST_READING)
@@ -211,7 +211,7 @@ class Snapshots:
             return snapshot
 
     def _get_held(self, slug: str, location: StudyLocation) -> _Held | None:
-        """Return what is in memory under this name if it is still the study at this location."""
+        """Return the entry of `slug` in memory if it is the study at `location`."""
         held = self._held.get(slug)
         return held if held is not None and held.snapshot.location == location else None
 
@@ -222,7 +222,7 @@ class Snapshots:
             return held.snapshot if held else None
 
     def answer(self, snapshot: StudySnapshot, what: Hashable, make: Callable[[], bytes]) -> bytes:
-        """Return encoded bytes, kept for this version of the study. The least recently used ones are dropped."""
+        """Return encoded bytes, which are kept for this version of the study; the least recently used are dropped."""
         key = (snapshot.slug, snapshot.version, what)
         with self._lock:
             if key in self._answers:
@@ -238,7 +238,7 @@ class Snapshots:
 
     @contextmanager
     def read_points(self, root: str) -> Iterator[Index]:
-        """Open the index for reading whole series: in few threads at once, so that they do not fill the memory."""
+        """Open the index for reading whole series, in at most `_MOST_READING` threads at once, to limit the memory."""
         with self._places, self.open_index(root) as index:
             yield index
 
@@ -259,11 +259,11 @@ class Snapshots:
             raise
 
     def refresh(self, slug: str) -> StudySnapshot:
-        """Read the study again: after an action, so that its answer shows the effect."""
+        """Read the study again after an action, so that the answer shows the action's effect."""
         self.locate(slug, 0.0)  # an action may have made a study that now has this name
         return self._refresh(self.load(slug))
 
-    # ---------------------------------------------------------------- the thread
+    # ---------------------------------------------------------------- the refreshing thread
 
     def _look_after(self) -> None:
         while not self._is_closed.wait(0.25):
@@ -278,7 +278,7 @@ class Snapshots:
                 self._refresh(snapshot)
 
     def _look_at_names(self) -> None:
-        with suppress(OSError):  # a folder that cannot be read: requests report it
+        with suppress(OSError):  # requests report a folder that cannot be read
             known = self._name_studies(_NAMES_S)
             with self._lock:
                 for slug in [slug for slug, held in self._held.items() if known.get(slug) != held.snapshot.location]:
@@ -314,7 +314,7 @@ class Snapshots:
                     return before
                 table = index.load_table([location.name]) if changes else table
                 if before and is_same_plan and table == before.table and not console.lines:
-                    return before  # running runs without news
+                    return before  # runs are running, and nothing has changed
         except Exception as error:  # noqa: BLE001 the thread must go on with other studies
             problem = f"a bug in Assay: {type(error).__name__}: {error}"
             if isinstance(error, AssayError | OSError):
@@ -335,10 +335,10 @@ class Snapshots:
 
     def _keep(self, snapshot: StudySnapshot, now: float) -> None:
         if len(snapshot.table.rows) > _MANY_ROWS:
-            gc.collect()  # frozen objects are never examined again
+            gc.collect()  # the garbage collector ignores frozen objects
             gc.freeze()  # thousands of rows have no cycles, yet each garbage collection would visit all of them
         with self._lock:
             self._held[snapshot.slug] = _Held(snapshot, time.monotonic(), now)
             cells = sum(held.cells for held in self._held.values())
-            while cells > _MOST_CELLS and len(self._held) > 1:  # drop the least recently used
+            while cells > _MOST_CELLS and len(self._held) > 1:  # drop the least recently used study
                 cells -= self._held.popitem(last=False)[1].cells

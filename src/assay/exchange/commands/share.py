@@ -118,7 +118,7 @@ def pull(request: PullRequest, console: Console) -> int:
         console.message(f"{manifest.name}: {done.how}, {_count(done.files, done.bytes)}")
         if manifest.facts.get("state") == "running":
             console.message(f"{manifest.name} was not finished when it was sent")
-    for text in dict.fromkeys(error.render() for error in damaged):  # errors that runs share only once
+    for text in dict.fromkeys(error.render() for error in damaged):  # print an error that several runs share only once
         console.warning(text)
     code = int(ExitCode.INTERNAL if damaged else ExitCode.OK)
     if request.as_json:

@@ -6,8 +6,8 @@ mlruns/<experiment>/<run>/meta.yaml        run_id, run_name, status, start_time 
                           metrics/<name>   lines `timestamp value step`
                           tags/<name>
 
-The database has the tables experiments, runs, params, tags and metrics. There a NaN is a 0 with `is_nan`, an infinity
-the largest number; times are in milliseconds.
+The database has the tables experiments, runs, params, tags and metrics. In the table metrics a NaN is a 0 with
+`is_nan`, and an infinity is the largest number. Times are in milliseconds.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ _META = "meta.yaml"
 _PARTS = ("params", "metrics", "tags")
 _STATES = {"FINISHED": State.DONE, "FAILED": State.FAILED, "KILLED": State.STOPPED}
 _NUMBERED = {1: "RUNNING", 2: "SCHEDULED", 3: "FINISHED", 4: "FAILED", 5: "KILLED"}
-_MOST_BYTES = 1 << 20  # in a parameter, a tag or a meta.yaml
+_MOST_BYTES = 1 << 20  # bytes of a parameter, a tag or a meta.yaml
 _OWN_TAGS = ("mlflow.", "assay.")
 
 
 def is_store(sample: Sample) -> bool:
-    """Return whether this is a folder of experiments, an experiment, or a run."""
+    """Return whether a sample is a folder of experiments, an experiment, or a run."""
     folders = (sample.path, *sample.folders) if sample.is_folder else ()
     return any("experiment_id:" in Sample(os.path.join(folder, _META)).head for folder in folders)
 
@@ -72,7 +72,7 @@ def _load_experiment(folder: str, notes: list[str]) -> Iterator[ImportedRun]:
         if _is_run(inner) or sum(os.path.isdir(os.path.join(inner, part)) for part in _PARTS) > 1
     ]
     if not run_dirs and not os.path.exists(os.path.join(folder, _META)):
-        return  # such as `models`, which is next to the experiments
+        return  # the folder is not an experiment: `models`, for example, is next to the experiments
     meta = _load_meta(folder)
     name = str(meta.get("name") or os.path.basename(folder))
     if meta.get("lifecycle_stage") == "deleted":
@@ -118,7 +118,7 @@ def _build_runs(
     place: str,
     notes: list[str],
 ) -> Iterator[ImportedRun]:
-    """Yield the run, or nothing but a note if it is deleted. Errors about values name `place`."""
+    """Yield the run; if it is deleted, only add a note. Errors about values name the location `place`."""
     run_id = str(meta.get("run_id") or meta.get("run_uuid") or "")
     if not run_id:
         refuse(place, "run_id is missing")
@@ -147,7 +147,7 @@ def _build_runs(
 
 
 def _find_files(folder: str, part: str) -> Iterator[tuple[str, str]]:
-    """Yield each name, which may have slashes, with its file. Links are not followed."""
+    """Yield each name, which may have slashes, with the path of its file. Links are ignored."""
     top = os.path.join(folder, part)
     for where, _, names in sorted(os.walk(top)):
         for name in sorted(names):
@@ -212,12 +212,12 @@ _PAIR = {"key": "", "value": ""}
 
 
 def is_mlflow(sample: Sample) -> bool:
-    """Return whether this is a database of MLflow or an older store of files."""
+    """Return whether a sample is a database of MLflow or an older store of files."""
     return is_store(sample) or has_tables(sample, _TABLES)
 
 
 def load_mlflow(path: str) -> ImportedRuns:
-    """Load the runs of a database or a store of files. Raise UsageError with the file and the place of an error."""
+    """Load the runs of a database or a store of files. Raise UsageError with the file and the location of an error."""
     if Sample(path).is_folder:
         return load_store(path)
     notes: list[str] = []
@@ -251,7 +251,7 @@ def _load_database_runs(
 
 
 def _load_database_points(database: ForeignDatabase, run_id: str) -> dict[str, Series]:
-    """Load the points of a run in the order of time, so that new ones are at the end."""
+    """Load the points of a run in the order of time, so that new points are at the end."""
     points: dict[str, list[tuple[float | None, float, float | None]]] = {}
     for row in database.load_rows("metrics", _POINT, "timestamp, rowid", run_uuid=run_id):
         numbers = (row["step"], row["value"], row["timestamp"])

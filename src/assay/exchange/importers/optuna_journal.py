@@ -100,7 +100,7 @@ class _Journal:
         self._created = 0  # number of studies, including deleted ones
 
     def apply(self, log: Mapping[str, Any]) -> None:
-        """Apply one operation; the codes are those of `JournalOperation` in optuna.storages.journal."""
+        """Apply one operation; `JournalOperation` in optuna.storages.journal defines the codes."""
         code = log["op_code"]
         if code == 0:
             name = log["study_name"]
@@ -161,7 +161,7 @@ def _build_run(study: _Study, trial: _Trial) -> ImportedRun:
     values = dict(zip(names, trial.values or [], strict=False))
     values |= {n: float(value) for n, value in trial.user_attrs.items() if _is_number(value) and n not in values}
     points = {}
-    if trial.intermediate:  # only with one objective
+    if trial.intermediate:  # Optuna allows intermediate values only with one objective
         steps = [(float(step), value, None) for step, value in sorted(trial.intermediate.items())]
         points[names[0] + _BY_STEP] = build_series([*steps])
     points |= {name: build_series([(None, value, trial.ended_at)]) for name, value in values.items()}

@@ -2,9 +2,9 @@
 
 metrics          a row for each call of `log`: run_id, run_name, step, timestamp, the values as JSON
 configs          run_id, run_name, the configuration as JSON
-system_metrics   as `metrics`, without steps
+system_metrics   the columns of `metrics`, without steps
 
-Versions before 0.24 have no run_id. How a run ended is not recorded.
+Versions of Trackio before 0.24 have no run_id. Trackio does not record how a run ended.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from assay.system.fast_dataclasses import dataclass, field
 from assay.system.files import parse_json
 
 _TABLES = ("metrics", "configs", "system_metrics")
-_LEFT_OUT = ("traces", "alerts", "artifact_versions")  # tables
+_LEFT_OUT = ("traces", "alerts", "artifact_versions")  # tables that are not imported
 _IDS = {"run_id": "run_name", "run_name": ""}
-_NOT_FINITE = {text: float(text) for text in ("NaN", "Infinity", "-Infinity")}  # Trackio writes them as text
+_NOT_FINITE = {text: float(text) for text in ("NaN", "Infinity", "-Infinity")}  # Trackio writes these numbers as text
 _STATES_NOTE = "Trackio does not record how a run ended: the state of all is `done`"
 
 Point = tuple[float | None, float, float | None]
@@ -88,7 +88,7 @@ def _parse(database: ForeignDatabase, table: str, row: int, text: Any) -> dict[s
 
 
 def _flatten(values: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
-    """Yield names and values, those of nested mappings as `outer/inner`. Trackio's own objects stay whole."""
+    """Yield names and values; names in nested mappings are `outer/inner`. Trackio's own objects are not split."""
     for name, value in values.items():
         if isinstance(value, dict) and "_type" not in value:
             yield from _flatten(value, f"{prefix}{name}/")

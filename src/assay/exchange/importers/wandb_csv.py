@@ -3,7 +3,7 @@
     Name,State,Notes,User,Tags,Created,Runtime,Sweep,lr,loss          one row per run; with ID if that column was shown
     Step,calm-sun-1 - loss,calm-sun-1 - loss__MIN,…                   one row per step, one column per run
 
-The table does not show which of its columns are configuration and which are results. A column of numbers is a metric
+A table of runs does not show which columns are configuration and which are results. A column of numbers is a metric
 if its name is a known one (`loss`, `val/acc`, `_step`) or begins with `summary.`; every other column is a parameter. If
 two columns have the same name, the first is the parameter.
 """
@@ -39,7 +39,7 @@ _SEPARATOR = " - "
 _EDGES = ("__MIN", "__MAX")  # suffixes of the bounds of values that a chart aggregates
 _DURATION = re.compile(r"(?:(\d+)d ?)?(?:(\d+)h ?)?(?:(\d+)m ?)?(?:(\d+(?:\.\d+)?)s)?")
 _EMPTY = ("", "-")
-_MOST_CHARACTERS = 1 << 20  # in a cell
+_MOST_CHARACTERS = 1 << 20  # characters in a cell
 
 Row = tuple[int, list[str]]  # the last line of the row, and its cells
 
@@ -170,7 +170,7 @@ def _parse_runtime(path: str, line: int, text: str) -> float | None:
 
 
 def load_history(path: str) -> ImportedRuns:
-    """Load a chart: runs with points only. Importing adds them to the runs of an imported table with the same names."""
+    """Load a chart: runs with points only, which importing adds to runs of the same names from an imported table."""
     rows = _load_rows(path)
     _, header = next(rows, (1, []))
     if repeated := [name for name, count in Counter(header).items() if count > 1]:

@@ -1,4 +1,4 @@
-"""`import wandb` in every process below `python -m assay.wandb`, which names this folder in PYTHONPATH."""  # noqa: INP001 not a package of ours
+"""Makes `import wandb` return assay.wandb in processes below `python -m assay.wandb`, by PYTHONPATH."""  # noqa: INP001 not a package of ours
 
 from assay.wandb import take_name
 

@@ -1,7 +1,7 @@
 """Manifests, which list the content of each folder in a store. Every manifest is validated here before it is used.
 
 <address>/studies/<study>/study.json        kind study: tags, verdicts, sets of runs and files of the study
-<address>/studies/<study>/code/<hash>.json  kind code: a snapshot of its code
+<address>/studies/<study>/code/<hash>.json  kind code: a snapshot of the study's code
 <address>/studies/<study>/runs/<run>.json   kind run
 <address>/folders/<name>.json               kind folder: any other folder, such as a store of golden recordings
 <address>/caches/<cache>/<key>.json         kind artifact: an entry of a cache, such as that of models
@@ -29,8 +29,8 @@ from assay.values.study import is_study_name
 FORMAT = 1
 STUDIES, FOLDERS, CACHES = "studies", "folders", "caches"
 CODE_TREE = re.compile(rf"{layout.CODE_DIR}(\.\d+)?")  # a folder in a run's directory with the code of an attempt
-OF_ARRIVAL = (layout.RECEIVED_FILE, layout.RECEIVED_DIR)  # how a run came to this machine
-_LONGEST_NAME = 180  # of the last part of a key; a name on this machine may have 255 bytes
+OF_ARRIVAL = (layout.RECEIVED_FILE, layout.RECEIVED_DIR)  # files about how a run came to this machine
+_LONGEST_NAME = 180  # characters of a quoted part of a key; a name on this machine may have 255 bytes
 _LARGEST = 2**63 - 1  # the largest size or time in a file system
 _CODE_HASH = re.compile("[0-9a-f]{8,128}")
 _DIGEST = re.compile("[0-9a-f]{64}")
@@ -60,7 +60,7 @@ class Stored(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FolderManifest:
-    """A folder in the store. `trees` maps folders in it that others share to the hashes of their listings."""
+    """A folder in the store. `trees` maps inner folders that other folders share to the hashes of their listings."""
 
     kind: str
     name: str
@@ -76,7 +76,7 @@ class FolderManifest:
 
 
 def rename_files(manifest: FolderManifest, change: Callable[[str], str | None]) -> FolderManifest:
-    """Return the manifest with files, links and folders renamed, without those for which `change` returns None."""
+    """Return the manifest with files, links and folders renamed, without the names for which `change` returns None."""
 
     def pick(named: Mapping[str, _Each]) -> dict[str, _Each]:
         return {new: each for name, each in named.items() if (new := change(name)) is not None}
@@ -89,7 +89,7 @@ def rename_files(manifest: FolderManifest, change: Callable[[str], str | None]) 
 
 
 def build_key(*parts: str) -> str:
-    """Return the key of a manifest. Its parts are quoted, so that none leads elsewhere or is read as a pattern."""
+    """Return the key of a manifest, whose parts are quoted, so that no part leads elsewhere or is a pattern."""
     return "/".join(map(_quote, parts)) + ".json"
 
 
@@ -113,7 +113,7 @@ def object_key(sha256: str) -> str:
 
 def find_key(kind: str, name: str, key: str) -> str | None:
     """Return the key that a manifest must have (for an artifact, in the cache of `key`), or None if the kind is unknown
-    or the name is not valid for it."""
+    or the name is not valid for the kind."""
     study, _, rest = name.partition("/")
     own = {"run": "runs", "code": "code"}.get(kind)
     if own is not None:
@@ -140,7 +140,7 @@ def suggest_push(address: str, key: str) -> str:
 
 
 def is_single_name(name: str) -> bool:
-    """Return whether a file or folder may have this name: one part of a path."""
+    """Return whether a file or folder may be called `name`, which must be one part of a path."""
     try:
         os.fsencode(name)
     except UnicodeEncodeError:
@@ -152,7 +152,7 @@ def is_single_name(name: str) -> bool:
 
 
 def parse(text: bytes, where: str, again: str) -> FolderManifest:
-    """Parse a manifest and check the types of its fields; `find_fault` checks their content. `again`: the hint."""
+    """Parse a manifest and check the types of its fields; `find_fault` checks their content. `again` is a hint."""
     try:
         content = parse_json(text)
         if (version := content["format"]) != FORMAT:
@@ -200,8 +200,8 @@ def render(manifest: FolderManifest) -> bytes:
 
 
 def find_fault(manifest: FolderManifest, key: str) -> str | None:
-    """Return why a manifest must not be used, as the end of a sentence about it, or None. No manifest may be able to
-    make us write, move or remove anything elsewhere on a machine that fetches it."""
+    """Return why a manifest must not be used, as the end of a sentence about the manifest, or None. No manifest may
+    make a machine that fetches it write, move or remove anything outside of the target."""
     if find_key(manifest.kind, manifest.name, key) != key:
         return f"holds the {manifest.kind!r} {manifest.name!r}, which does not belong there"
     if manifest.kind == "run" and (fact := _find_wrong_fact(manifest.facts)):
@@ -258,12 +258,12 @@ def is_upload(facts: Mapping[str, Any]) -> bool:
 
 
 def find_folders(names: Iterable[str]) -> set[str]:
-    """Return all folders that contain these names."""
+    """Return all folders that contain the files `names`."""
     return {name[:i] for name in names for i, letter in enumerate(name) if letter == "/"}
 
 
 def leads_outside(name: str, target: str) -> bool:
-    """Return whether a symbolic link may lead outside, also by `..` after another name, which may be a link too."""
+    """Return whether a symbolic link may lead outside, also by `..` after a name that may be a link itself."""
     parts = [part for part in target.split("/") if part not in ("", ".")]
     ups = next((i for i, part in enumerate(parts) if part != ".."), len(parts))
     return target.startswith("/") or "\0" in target or ".." in parts[ups:] or ups > name.count("/")

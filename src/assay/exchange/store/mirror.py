@@ -3,9 +3,9 @@
 <address>/objects/<2 digits>/<sha256>   the content of files, each stored once
 <address>/<key>.json                    a folder: the names of its files with size, SHA-256, permissions and time
 
-A manifest is written after all its objects have been found in the store with the right hash. So a killed transfer
-leaves no manifest, and the next one continues with the objects that have arrived. Objects never change, so the objects
-of an older manifest can still be read.
+A manifest is written after all its objects have been found in the store with the right hash: a killed transfer leaves
+no manifest, and the next transfer continues with the objects that have arrived. Objects never change, so the objects of
+an older manifest can still be read.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from assay.values.layout import PRESENCE_FILE, SECRETS_FILE
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
-_PASSING = re.compile(r"\.[0-9a-f]{8}\.tmp$")  # temporary files of system/files.py
+_PASSING = re.compile(r"\.[0-9a-f]{8}\.tmp$")  # names of temporary files of system/files.py
 _FOLDERS_AT_ONCE = 4
 _FILES_AT_ONCE = 32
-_MOST_TRIES = 50  # to write a manifest that others write too
+_MOST_TRIES = 50  # attempts to write a manifest that other clients write, too
 _SHOWN_AFTER_S = (0.1, 0.4, 1.5)  # some stores list new objects with a delay
 _IN_MEMORY = 8 << 20  # bytes; smaller files are sent from memory, so that exactly the hashed content is sent
 _ASK_FIRST = 1 << 16  # bytes; smaller files are sent without asking whether the store has them
@@ -107,9 +107,9 @@ class OutgoingFolder:
     path: str
     facts: Mapping[str, Any] = field(default_factory=dict)
     trees: tuple[str, ...] = ()  # top-level folders that other folders share
-    leaves_out: Callable[[str], bool] = lambda _name: False  # gets the relative name
-    base: Mapping[str, Stored] | None = None  # files as they were fetched: only changed ones are sent
-    keeps: bool = False  # files that only the store has stay, and of two versions the newer one
+    leaves_out: Callable[[str], bool] = lambda _name: False  # called with each file's and folder's relative name
+    base: Mapping[str, Stored] | None = None  # files as they were fetched: only changed files are sent
+    keeps: bool = False  # keep files that only the store has, and of two versions of a file the newer one
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,7 @@ class Sent:
 def push(
     folders: Sequence[OutgoingFolder], remote: Remote, *, check: bool = False, dry_run: bool = False
 ) -> Iterator[Sent]:
-    """Send folders, several at once, and yield the results in order. `check`: verify objects that should be there."""
+    """Send folders, several at once, and yield the results in order. `check`: verify the objects that should exist."""
     with _pool(_FILES_AT_ONCE) as files, _pool(_FOLDERS_AT_ONCE) as several:
         yield from several.map(lambda each: _push_one(each, remote, files, check, dry_run), folders)
 
@@ -163,7 +163,7 @@ def _push_one(folder: OutgoingFolder, remote: Remote, pool: Executor, check: boo
         rendered = manifests.render(shown)
         if dry_run or rendered == text or remote.replace(rendered, folder.key, text):
             return Sent(folder, len(sender.counted), sum(sender.counted), is_new, manifest)
-        text, old = _load_old(folder, remote)  # another client wrote it: merge both
+        text, old = _load_old(folder, remote)  # another client wrote the manifest: merge both
     raise InfrastructureError(f"{remote.address}/{folder.key} is written by others all the time", "try again later")
 
 
@@ -179,7 +179,7 @@ def _load_old(folder: OutgoingFolder, remote: Remote) -> tuple[bytes | None, Fol
         links = {name: each for name, each in old.links.items() if name not in folders and name not in files}
         old = replace(old, files=files, links=links, empty=())
     if old is not None and manifests.find_fault(old, folder.key):
-        old = None  # a valid one replaces it
+        old = None  # a valid manifest replaces the invalid one
     if old is not None and "uid" in folder.facts and old.facts.get("uid") != folder.facts["uid"]:
         hint = "send this one to another address"
         raise UsageError(f"{remote.address} holds another run that is called {folder.name}", hint)
@@ -189,7 +189,7 @@ def _load_old(folder: OutgoingFolder, remote: Remote) -> tuple[bytes | None, Fol
 
 
 def _merge(folder: OutgoingFolder, here: FolderManifest, old: FolderManifest | None) -> FolderManifest:
-    """Return the manifest to write, by what the store has now."""
+    """Return the manifest to write, given the manifest `old` that the store has now."""
     found, known = here.files, old.files if old else {}
     if folder.base is not None:
         found = {n: each for n, each in found.items() if (was := folder.base.get(n)) is None or was[:2] != each[:2]}
@@ -252,7 +252,7 @@ def list_folder(
         inside = waiting.pop()
         try:
             entries = list(os.scandir(os.path.join(path, inside)))
-        except FileNotFoundError:  # a running program has removed it
+        except FileNotFoundError:  # a running program has removed the folder
             continue
         except OSError as error:
             raise UsageError(f"{os.path.join(path, inside)} cannot be read: {error.strerror}") from error
@@ -274,7 +274,7 @@ def list_folder(
 
 
 def _is_passing(entry: os.DirEntry[str], neighbours: set[str]) -> bool:
-    """Return whether this is a temporary file of Assay: `NAME.<8 digits>.tmp`, or an empty `NAME.lock` next to NAME.
+    """Return whether an entry is a temporary file of Assay: `NAME.<8 digits>.tmp`, or empty `NAME.lock` next to NAME.
     Other lock files, such as uv.lock, are ordinary files."""
     if entry.name.endswith(".lock") and entry.name.removesuffix(".lock") in neighbours:
         return entry.is_file(follow_symlinks=False) and entry.stat().st_size == 0
@@ -287,11 +287,11 @@ class _Sender:
     def __init__(self, remote: Remote, known: set[str], check: bool, dry_run: bool) -> None:
         self._remote, self._known, self._check, self._dry_run = remote, known, check, dry_run
         self._lock = threading.Lock()
-        self._claimed: set[str] = set()  # hashes that a thread checks or sends; the manifest is written after all
+        self._claimed: set[str] = set()  # hashes that a thread checks or sends; the manifest is written after them
         self.counted: list[int] = []  # bytes of each file that was sent
 
     def send(self, path: str, known: Stored | None) -> Stored | None:
-        """Send one file, or return None if it has been removed."""
+        """Send one file; return None if the file has been removed."""
         try:
             status = os.stat(path)
             if known and not self._check and (known.bytes, known.mtime_ns) == (status.st_size, status.st_mtime_ns):
@@ -389,10 +389,10 @@ def fetch_files(
     """
     os.makedirs(aside, exist_ok=True)
     names = [name for name in manifest.files if wanted is None or name in wanted]
-    there, links, _ = list_folder(aside, temporary=True)  # also temporary files of a killed call
+    there, links, _ = list_folder(aside, temporary=True)  # includes temporary files of a killed call
     for name in (*links, *(set(there) - set(names))):
         os.unlink(os.path.join(aside, name))
-    for folder, _, _ in os.walk(aside, topdown=False):  # a folder may now be a file or a link
+    for folder, _, _ in os.walk(aside, topdown=False):  # remove empty folders: a name may now be a file's or a link's
         if folder != aside:
             with suppress(OSError):
                 os.rmdir(folder)
@@ -417,13 +417,13 @@ def fetch_files(
 
 
 def _fetch_one(manifest: FolderManifest, name: str, aside: str, present: str | None, remote: Remote) -> int | None:
-    """Fetch one file; return the number of bytes that were transferred, or None if the content was here."""
+    """Fetch one file; return the number of bytes that were transferred, or None if the content was already here."""
     file = manifest.files[name]
     path = os.path.join(aside, name)
     if is_file_of(path, file):
         return None
     os.makedirs(os.path.dirname(path), exist_ok=True)
-    known = hashlib.sha256(os.fsencode(name)).hexdigest()  # a name may be as long as the file system allows
+    known = hashlib.sha256(os.fsencode(name)).hexdigest()  # a hash: a name may be as long as the file system allows
     part = os.path.join(os.path.dirname(path), f".{known[:16]}.{known[16:24]}{TEMPORARY_SUFFIX}")
     with suppress(FileNotFoundError):
         os.unlink(part)
@@ -444,7 +444,7 @@ def _fetch_one(manifest: FolderManifest, name: str, aside: str, present: str | N
 
 
 def is_file_of(path: str, file: Stored) -> bool:
-    """Return whether the path is a regular file, not a link, with exactly this content."""
+    """Return whether the path is a regular file, not a link, with exactly the content of `file`."""
     try:
         status = os.lstat(path)
         if not stat.S_ISREG(status.st_mode) or status.st_size != file.bytes:

@@ -1,7 +1,7 @@
 """Object stores through fsspec: S3 (s3fs), Google Cloud Storage (gcsfs), Azure (adlfs).
 
 Credentials, endpoints and the like come from the environment variables that each store's own tools read:
-AWS_ENDPOINT_URL, STORAGE_EMULATOR_HOST, AZURE_STORAGE_CONNECTION_STRING. FSSPEC_S3_ANON=true and others set options.
+AWS_ENDPOINT_URL, STORAGE_EMULATOR_HOST, AZURE_STORAGE_CONNECTION_STRING. Variables such as FSSPEC_S3_ANON set options.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _CREDENTIALS = {
 }
 _LOUD = ("gcsfs", "s3fs", "adlfs", "fsspec", "azure", "botocore", "aiobotocore")
 _BLOCK = 1 << 22
-_ANSWER_S = 20.0  # for the first answer; the libraries themselves retry for a minute and longer
+_ANSWER_S = 20.0  # limit of waiting for the first answer; the libraries themselves retry for a minute and longer
 _OF_THE_DISK = frozenset(
     {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG}
 )
@@ -39,16 +39,16 @@ _OF_THE_DISK = frozenset(
 @dataclass(frozen=True, slots=True)
 class StoredObject:
     path: str  # the path in the store, which begins with the bucket
-    name: str  # relative to the requested path; "" for that path itself
+    name: str  # relative to the requested path; "" for an object at the requested path
     bytes: int | None  # None if the store decodes the content when it is read
     version: str | None  # changes with the content
 
 
-# ---------------------------------------------------------------- bringing in
+# ---------------------------------------------------------------- downloading
 
 
 def download(url: str, part: str, notify: Notify = ignore) -> None:
-    """Download an object into the file `part`, or all objects below a path into that folder; continue a folder."""
+    """Download an object into the file `part`, or all objects below a path that are missing in the folder `part`."""
     with _named(url):
         store, path = _reach(url, notify)
         objects = _list_objects(store, path.rstrip("*/"), asked_folder=url.endswith(("*", "/")))
@@ -97,7 +97,7 @@ def _bring_folder(store: Any, objects: Sequence[StoredObject], part: str, url: s
 
 
 def _find_location(folder: str, item: StoredObject) -> str:
-    """Return the path of an object in the folder. Keys are free text, so refuse one that leads outside, as by `..`."""
+    """Return the path of an object in the folder. Keys are free text: a key that leads outside is refused."""
     parts = [part for part in item.name.split("/") if part not in {"", "."}]
     if item.name.startswith("/") or ".." in parts or "\0" in item.name:
         raise UsageError(f"an object cannot be a file here: its key {item.name!r} leads elsewhere")
@@ -125,7 +125,7 @@ class ObjectRemote:
             self._store, path = _reach(self.address, notify)
         self._base = path.rstrip("/")
         self._extra = _EXTRAS[address.split(":", 1)[0].lower()]
-        # s3fs requests the size first, to read large objects in parts; objects that `read` gets are small
+        # by default s3fs requests the size first, to read large objects in parts; objects that `read` gets are small
         self._whole = {"max_concurrency": 1} if self._extra == "s3" and hasattr(self._store, "max_concurrency") else {}
 
     def read(self, key: str) -> bytes | None:
@@ -156,7 +156,7 @@ class ObjectRemote:
         return None
 
     def replace(self, content: bytes, key: str, before: bytes | None) -> bool:
-        # before reading: the store refuses the write if the object changes after it
+        # the version is requested before reading: the store refuses the write if the object has changed since
         info = self._call("info", self._path(key))
         if self.read(key) != before:
             return False
@@ -224,7 +224,7 @@ def check_installed(url: str) -> None:
 
 def _reach(url: str, notify: Notify) -> tuple[Any, str]:
     """Return the store after its first answer. Without a network the search for a login alone may take 15 seconds, and
-    gcsfs cannot be configured to retry less often, so a thread does it and this function limits the wait."""
+    gcsfs cannot be configured to retry less often, so a thread connects and this function limits the wait."""
     found: list[tuple[Any, str] | Exception] = []
 
     def ask() -> None:
@@ -233,7 +233,7 @@ def _reach(url: str, notify: Notify) -> tuple[Any, str]:
             try:
                 store.info(path.strip("*/").partition("/")[0])
             except Exception as error:
-                # a user may have the right to write and not to read this
+                # a user may have the right to write, but not the right to read the bucket
                 if isinstance(error, FileNotFoundError) or not _is_about_rights(error):
                     raise
             found.append((store, path))
@@ -253,11 +253,11 @@ def _reach(url: str, notify: Notify) -> tuple[Any, str]:
 
 
 def _open(url: str) -> tuple[Any, str]:
-    """Open a new instance of the store: fsspec's cached ones keep old listings, endpoints and credentials."""
+    """Open a new instance of the store: fsspec's cached instances keep old listings, endpoints and credentials."""
     scheme = url.split(":", 1)[0].lower()
-    for name in _LOUD:  # they print tracebacks of errors that we report in one line
+    for name in _LOUD:  # these loggers print tracebacks of errors that Assay reports in one line
         logging.getLogger(name).addHandler(logging.NullHandler())
-    # an emulator has no logins; Google's own libraries also skip them then
+    # an emulator has no logins; Google's own libraries also skip the login with an emulator
     options = {"token": "anon"} if scheme == "gs" and os.environ.get("STORAGE_EMULATOR_HOST") else {}
     with _libraries(scheme) as fsspec:
         store, path = fsspec.url_to_fs(url, skip_instance_cache=True, use_listings_cache=False, **options)
@@ -269,7 +269,7 @@ def _libraries(scheme: str) -> Iterator[Any]:
     try:
         import fsspec
 
-        # gcsfs' newer class asks a second service for the kind of each bucket: a minute if a firewall drops that
+        # gcsfs' newer class requests the kind of each bucket from a second service: a minute if a firewall drops that
         fsspec.register_implementation("gs", "gcsfs.core.GCSFileSystem", clobber=True)
         yield fsspec
     except ImportError as error:
@@ -278,8 +278,8 @@ def _libraries(scheme: str) -> Iterator[Any]:
 
 @contextmanager
 def _named(url: str, refused: type[AssayError] = UsageError) -> Iterator[None]:
-    """Turn any error of the libraries (some forty types of five packages) into a one-line error. `refused` is its type
-    if rights are missing."""
+    """Turn any error of the libraries (some forty types of five packages) into a one-line error. `refused` is the type
+    of the error if rights are missing."""
     try:
         yield
     except AssayError:
@@ -298,7 +298,7 @@ def _named(url: str, refused: type[AssayError] = UsageError) -> Iterator[None]:
 
 
 def _spell(error: BaseException) -> str:
-    """Return type and message of the error, and of the original error if s3fs has translated it."""
+    """Return type and message of an error, and the original error if s3fs has translated the error."""
     return f"{type(error).__name__} {error} {error.__cause__ or ''}".lower()
 
 

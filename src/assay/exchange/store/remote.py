@@ -30,7 +30,7 @@ class Remote(Protocol):
         """Return the bytes of an object, or None if there is no such object."""
 
     def find(self, prefix: str) -> list[str]:
-        """Return the keys of all objects below this prefix."""
+        """Return the keys of all objects below a prefix."""
 
     def stat(self, key: str) -> tuple[int, str | None] | None:
         """Return the size of an object, and its MD5 if the store knows it; None if there is no such object."""
@@ -39,7 +39,7 @@ class Remote(Protocol):
         """Read an object from the store and return its SHA-256."""
 
     def send(self, content: bytes | str, key: str) -> str | None:
-        """Store bytes, or the file at this path; return the MD5 of the stored object if the store reports it."""
+        """Store bytes, or the file at a path; return the MD5 of the stored object if the store reports the MD5."""
 
     def replace(self, content: bytes, key: str, before: bytes | None) -> bool:
         """Write an object if it is still `before` (None: absent). Return False if another client has changed it."""
@@ -49,7 +49,7 @@ class Remote(Protocol):
 
 
 def open_remote(address: str, notify: Notify = ignore) -> Remote:
-    """Open a shared place. Raise UsageError for an invalid address, InfrastructureError for one that fails."""
+    """Open a shared place. Raise UsageError for an invalid address, InfrastructureError if the place cannot be used."""
     scheme = parse_scheme(address, (*STORES, FILE))
     if scheme in STORES:
         object_store.check_installed(address)
@@ -131,7 +131,7 @@ class FolderRemote:
         return os.path.join(self.address, key)
 
     def _build_unreadable(self, key: str, error: OSError) -> FormatError:
-        """Return the error about one unreadable object, such as a private file: other objects are still fetched."""
+        """Return the error about one unreadable object, such as a private file; other objects are still fetched."""
         hint = f"its owner can let others read it: chmod -R a+rX {shlex.quote(self.address)}"
         return FormatError(f"{self._path(key)} cannot be read: {error.strerror or error}", hint)
 

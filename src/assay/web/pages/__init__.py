@@ -1,1 +1,1 @@
-"""Pages, a module for each subject; of a study `study_page.py` builds the content without the server's libraries."""
+"""Pages, with a module for each subject; `study_page.py` builds a study's content without the server's libraries."""

@@ -1,4 +1,4 @@
-"""Two runs or more next to each other: what differs in parameters, metrics, environment and code."""
+"""The page that compares runs: their differences in parameters, metrics, environment and code."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ from assay.web.snapshots import StudySnapshot
 
 _MOST_METRICS = 40
 _MOST_PARAMS = 600
-_MOST_FACTS = 300  # shown of an environment
-_MOST_LINES = 5000  # shown of a difference of code
+_MOST_FACTS = 300  # facts of an environment that are shown
+_MOST_LINES = 5000  # lines of a code difference that are shown
 _LARGEST_FILE = 1 << 18  # bytes; larger files are not compared line by line
 _LONGEST_DIFF_S = 2.0
 _LONGEST_TEXT = 300
@@ -50,7 +50,7 @@ class Cell(NamedTuple):
     text: str = ""
     change: str = ""
     is_best: bool = False
-    value: float | None = None  # None: `text` sorts them
+    value: float | None = None  # None: `text` sorts the runs
 
     @property
     def sort_key(self) -> tuple[bool, float, str]:
@@ -87,7 +87,7 @@ class Choice(NamedTuple):
 
 
 def pick_rows(found: Sequence[tuple[StudySnapshot, int]]) -> IndexTable:
-    """Return a table of these rows, in their order. They may come from several studies."""
+    """Return a table of the rows `found` in the same order; rows may come from several studies."""
     tables = [(study.table, i) for study, i in found]
     names = dict.fromkeys(name for table, i in tables for name, column in table.metrics.items() if column.count[i])
     columns = {name: MetricColumns(name, *_pick_columns(name, tables)) for name in names}
@@ -102,8 +102,8 @@ def _pick_columns(name: str, tables: Sequence[tuple[IndexTable, int]]) -> Iterat
 
 
 def build_groups(choice: Choice, everything: bool, base: int | None) -> list[FieldGroup]:
-    """Build the groups of fields; if `everything`, also those that are equal in all runs. Metrics are compared with the
-    run `base`, or if it is None with the best run of each metric."""
+    """Build the groups of fields, with `everything` also fields that are equal in all runs. Metrics are compared with
+    the run `base`, or if `base` is None with the best run of each metric."""
     rows = choice.table.rows
     if len(rows) < 2:
         message = f"a comparison needs two runs or more; here {'is one' if rows else 'is none'}"
@@ -174,7 +174,7 @@ def _build_numbers(values: Sequence[float | None], direction: Direction, base: i
 
 
 def _build_environment(choice: Choice, everything: bool) -> FieldGroup:
-    """Build the fields of the environment. Most runs of a study share it: of equal files only one is read."""
+    """Build the fields of the environment; fields that are equal in all runs are left out unless `everything`."""
     pairs = zip(choice.table.rows, choice.studies, strict=True)
     facts = [_load_facts(row, os.path.join(study.location.root, row.key)) for row, study in pairs]
     known = list(dict.fromkeys(name for each in facts for name in each))
@@ -202,8 +202,8 @@ def _shorten(text: str) -> str:
 
 
 def _compare_code(index: Index, choice: Choice) -> tuple[str, str] | None:
-    """Return the difference in the code of two runs, as `diff -u` prints it, and why it is missing or incomplete; None
-    for more than two runs."""
+    """Return the difference in the code of two runs, as `diff -u` prints it, and why the difference is missing or
+    incomplete. Return None unless there are two runs."""
     if len(choice.studies) != 2:
         return None
     pairs = zip(choice.table.rows, choice.studies, strict=True)
@@ -236,7 +236,7 @@ _SWITCHES = ("all", "turn", "best", "to", "x", "charts", "sort", "page")
 
 
 def choose(request: Request) -> Choice:
-    """Return the runs of `?run=A&run=B&run=OTHER-STUDY/C`, or without names all, as far as `where` chooses them."""
+    """Return the runs that `?run=A&run=B&run=OTHER-STUDY/C` names, or without names all runs, filtered by `where`."""
     snapshot, snapshots = load_study(request), get_site(request).snapshots
     names, where = _read_runs(request.query_params)
     chosen = [] if names else select_rows(snapshot.table, parse_where(where) if where else None)
@@ -280,7 +280,7 @@ def show(request: Request) -> Response:
     chosen = {"run": names, "where": where}
 
     def link(**changes: object) -> str:
-        """Return the address of this page with these changes."""
+        """Return the address of this page with a changed query."""
         return f"{request.url.path}?{_build_query(**{**chosen, **switches, **changes})}"
 
     return site.render(
@@ -300,8 +300,8 @@ def show(request: Request) -> Response:
 
 
 def _build_runs(choice: Choice, groups: Sequence[FieldGroup], switches: Mapping[str, str]) -> dict[str, Any]:
-    """Build what the page shows besides fields. `runs`: the shown name, address and name in this page's query of
-    each run; `order`: the runs on this page; `command`: the command that compares two runs of one study."""
+    """Build the values of the page besides fields. `runs`: each run's shown name, its address, and its name in the
+    query; `order`: the runs on this page; `command`: the command that compares two runs of one study."""
     rows, studies, metrics = choice.table.rows, choice.studies, choice.table.metrics
     several = len({study.slug for study in studies}) > 1
     names = [f"{row.study}/{row.name}" if several else row.name for row in rows]
@@ -327,8 +327,8 @@ def _build_runs(choice: Choice, groups: Sequence[FieldGroup], switches: Mapping[
 
 
 def _order(rows: Sequence[RunRow], groups: Sequence[FieldGroup], title: str, *, is_falling: bool) -> list[int]:
-    """Sort the runs by a field (`Metrics/loss`) or by name (`run`), those without a value last. For another title they
-    keep their order."""
+    """Sort the runs by a field (`Metrics/loss`) or by name (`run`), runs without a value last. With any other title the
+    runs keep their order."""
     every = range(len(rows))
     if title == "run":
         return sorted(every, key=lambda i: rows[i].name, reverse=is_falling)
@@ -342,7 +342,7 @@ def _order(rows: Sequence[RunRow], groups: Sequence[FieldGroup], title: str, *, 
 
 
 def _find_base(choice: Choice, query: QueryParams) -> int | None:
-    """Return the run that metrics are compared with, by `to` or else the first named one; None: the best of each."""
+    """Return the run that metrics are compared with: the run `to`, else the first named run, else None."""
     wanted = query.get("to", "")
     first = 0 if choice.names and not query.get("best") and wanted != "best" else None
     return next((i for i in range(len(choice.studies)) if choice.name(i) == wanted), first)

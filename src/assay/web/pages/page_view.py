@@ -26,8 +26,8 @@ _MOST = {"page": 1_000_000, "rows": 500, "best": 50}  # the largest values; the 
 
 
 class StudyView(NamedTuple):
-    """The view of a study. A field that differs from its default is in the address under its name. The texts describe
-    the fields in the OpenAPI document."""
+    """The view of a study. A field that differs from its default is in the address under its name. Annotations
+    describe the fields in the OpenAPI document."""
 
     tab: Annotated[Tab, "which view of the study's page"] = "table"
     where: Annotated[str, "only runs for which this holds, as `--where` of the commands"] = ""
@@ -106,7 +106,7 @@ def read_x(text: str) -> XAxis:
 
 
 def view_params(*names: str) -> tuple[UrlParam, ...]:
-    """Return the URL parameters of these fields, in the order of the fields, for the OpenAPI document."""
+    """Return the URL parameters of the fields `names`, in the order of the fields, for the OpenAPI document."""
     hints = get_type_hints(StudyView, include_extras=True)
     found = ((name, hints[name]) for name in StudyView._fields if name in names)
     return tuple(UrlParam(name, hint.__metadata__[0], _describe(name, hint.__origin__)) for name, hint in found)

@@ -1,4 +1,4 @@
-"""Profiles of runs. speedscope, which this server sends, shows them; a click opens one on Perfetto's own page."""
+"""Profiles of runs, shown by speedscope, which this server sends; a click opens a profile on Perfetto's page."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class ProfileFile:
     name: str
     size: int
     address: str  # address of the file
-    problem: str = ""  # why no viewer can show it
+    problem: str = ""  # why no viewer can show the file
 
     @property
     def viewer(self) -> str:
@@ -58,7 +58,7 @@ class ProfileFile:
 
 
 def is_profile(name: str) -> bool:
-    """Return whether a file of a run is a profile, by its name: reading it may take long."""
+    """Return whether a file of a run is a profile, judged by its name: reading a file may take long."""
     is_in_folder = name.startswith(f"{_FOLDER}{os.sep}") and name.lower().endswith((*_FLAMES, *_PERFETTO))
     return is_in_folder or name in _AT_TOP or name.lower().endswith(_ELSEWHERE)
 
@@ -73,7 +73,7 @@ def list_profiles(location: StudyLocation, slug: str, run: str) -> list[ProfileF
 
 
 def find_problem(path: str, size: int) -> str:
-    """Return why a viewer would fail, or "". Only the start and the end of the file are examined."""
+    """Return why a viewer would fail, or "". A compressed file is unpacked; a JSON file is read at both ends."""
     if not size:
         return "it is empty: the profiler wrote nothing"
     if size > _LARGEST:
@@ -99,7 +99,7 @@ def find_problem(path: str, size: int) -> str:
 
 
 def find_profiled(location: StudyLocation) -> Iterator[tuple[str, float]]:
-    """Yield the runs that have a folder of profiles or a file with such a name, the newest first, and their times."""
+    """Yield the runs that have a folder of profiles or a file of `_AT_TOP`, the newest first, and their times."""
     try:
         entries = [entry for entry in os.scandir(location.dir) if entry.is_dir(follow_symlinks=False)]
         ages = sorted(((entry.stat().st_mtime, entry) for entry in entries), key=lambda pair: -pair[0])
@@ -126,14 +126,14 @@ def show(request: Request) -> Response:
     snapshot.get_row(run)
     profiles = list_profiles(snapshot.location, snapshot.slug, run)
     answer = get_site(request).render(request, "profile.html", snapshot=snapshot, run=run, profiles=profiles)
-    # lets a window that this page opens send messages to it: Perfetto reports when it is ready for the profile
+    # this header lets a window that the page opens send messages: Perfetto reports when it is ready for the profile
     answer.headers["cross-origin-opener-policy"] = "same-origin-allow-popups"
     return answer
 
 
 @ROUTES.page("/vendor/speedscope/{name}", "open")
 def send_viewer(request: Request) -> Response:
-    """Send speedscope's files, with a content security policy of their own."""
+    """Send a file of speedscope with the content security policy that speedscope needs."""
     folder = os.path.join(VENDOR, "speedscope")
     name = request.path_params["name"]
     known = os.listdir(folder) if os.path.isdir(folder) else []

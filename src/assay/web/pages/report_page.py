@@ -30,7 +30,7 @@ from assay.values.run import build_command
 from assay.values.series import metric_priority
 from assay.values.state import FAILED, State
 
-ROWS = 200  # of the table by default
+ROWS = 200  # rows of the table by default
 _MOST_CURVES = 3  # metrics with curves
 _MOST_RUNS = 1000  # points in each chart of the parameters, so that the page stays small enough for mail
 _MOST_POINTS = 4000  # points of all charts of single parameters together
@@ -43,7 +43,7 @@ _MOST_COMMITS = 5
 def build_report(
     index: Index, locations: Sequence[StudyLocation], options: SummaryOptions, console: Console = SILENT
 ) -> doc.Document:
-    """Build the report with the options of `assay sum`. By default the table has `ROWS` rows and counts the rest."""
+    """Build the report with the options of `assay sum`. By default the table has at most `ROWS` rows."""
     data = load_fresh_table(index, locations, console)
     names = ", ".join(location.name for location in locations)
     if not data.rows:
@@ -63,7 +63,7 @@ def build_report(
     counts = selection.counts
     blocks = [*_build_head(names, rows)]
     choice = best.choose_best(data, keep, key, options.group_by) if key else None
-    if choice is not None:  # what `assay best` shows: the best run, its margin, and how to repeat it
+    if choice is not None:  # the content of `assay best`: the best run, its margin, and how to repeat it
         run = best.describe_best(data, keep, choice.best.run, locations)
         blocks += [
             doc.Heading(best.build_title(choice, data)),
@@ -122,7 +122,7 @@ def _build_table(
 def _build_curves(
     index: Index, selection: plotting.PlottedRuns, key: SortKey | None, options: SummaryOptions
 ) -> Iterator[doc.Block]:
-    """Build the curves of the chosen metrics, else of the most informative ones with the one that sorts runs first."""
+    """Build the curves of the chosen metrics, else of the metric that sorts runs and the most informative ones."""
     lines = [name for name, count in selection.counts.items() if count > 1]
     if options.metrics and options.metrics != ("all",):
         chosen = [name for name in options.metrics if name in lines]
@@ -130,7 +130,7 @@ def _build_curves(
         chosen = sorted(lines, key=lambda name: (key is None or name != key.name, metric_priority(name)))
         chosen = [name for name in chosen if name not in options.ignore][:_MOST_CURVES]
     if chosen:
-        with suppress(UsageError):  # no finished run in any group
+        with suppress(UsageError):  # no group has a finished run
             wish = plotting.PlotOptions(tuple(chosen), options.group_by, names=_NAMES)
             yield doc.Heading("Curves")
             yield from _show(plotting.build_plots(index, selection, wish))
@@ -147,7 +147,7 @@ def _build_param_plots(selection: plotting.PlottedRuns, key: SortKey) -> Iterato
     yield doc.Heading("Parameters")
     if step > 1:
         yield doc.Text(f"{len(some.keep)} of {render_count(len(selection.keep), 'run')}, evenly chosen", role="soft")
-    with suppress(UsageError):  # here and below: too few finished runs
+    with suppress(UsageError):  # UsageError, here and below: there are too few finished runs
         plots = plotting.build_importances(some, options)
         yield from _show(plots)
         params = [name for plot in plots if isinstance(plot.chart, doc.Bars) for name, _ in plot.chart.items]
@@ -168,7 +168,7 @@ def _show(plots: Sequence[plotting.Plot]) -> Sequence[doc.Block]:
 _NAMES = plotting.OptionNames(choose_best="", choose_params="")  # a report has no options for these choices
 
 
-# ---------------------------------------------------------------- what failed
+# ---------------------------------------------------------------- failures
 
 
 def _build_failures(rows: Sequence[RunRow], locations: Sequence[StudyLocation]) -> Iterator[doc.Block]:
@@ -204,11 +204,11 @@ def _find_location(row: RunRow, locations: Sequence[StudyLocation]) -> StudyLoca
     return next(each for each in locations if each.name == row.study)
 
 
-# ---------------------------------------------------------------- where it comes from
+# ---------------------------------------------------------------- the origin of the runs
 
 
 def _build_origin(rows: Sequence[RunRow], locations: Sequence[StudyLocation]) -> Iterator[doc.Block]:
-    """Build the origin of the runs: the facts of the newest run, and those that differ between the runs."""
+    """Build the origin of the runs: the facts of the newest run, and the commits and hosts of all runs."""
     row = max(rows, key=lambda row: row.created_at or row.started_at or 0.0)
     location = _find_location(row, locations)
     run_dir = os.path.join(location.root, row.key)
@@ -236,7 +236,7 @@ def _build_origin(rows: Sequence[RunRow], locations: Sequence[StudyLocation]) ->
 
 
 def _find_repeats(rows: Sequence[RunRow], location: StudyLocation) -> Iterator[tuple[str, str]]:
-    """Yield commands that repeat exactly these runs: the call that made them, or a new attempt of a single run."""
+    """Yield commands that repeat exactly the given runs: the call that made them, or a new attempt of a single run."""
     local = [row for row in rows if row.study == location.name]
     own = [row for row in local if not row.received or "adopted_at" in row.received]
     if not own:

@@ -48,14 +48,14 @@ from assay.web.security import FRAME_POLICY
 from assay.web.site import Site, build_address, get_site, load_study
 from assay.web.snapshots import StudySnapshot
 
-_MOST_READINGS = 50_000  # of longer runs every second reading is shown, or every fourth …
+_MOST_READINGS = 50_000  # longer runs show every second reading, or every fourth …
 _LONGEST_JOB_LOG = 1 << 20
 _MOST_VERDICTS = 200
 _LONGEST_READING = 4096
 
 
 class Failure(NamedTuple):
-    """Why a run failed, as `assay run` prints it at its end. `lines` are the last lines of the file `log`."""
+    """The reason why a run failed, as `assay run` prints it. `lines` are the last lines of the file `log`."""
 
     reason: str
     attempts: int = 1
@@ -100,7 +100,7 @@ def build_run_page(
 
 
 def describe_served(index: Index, location: StudyLocation, run_dir: str, children: Sequence[str]) -> RunDescription:
-    """Describe a run without an environment file that is a link out of the root."""
+    """Describe a run; an environment file is ignored if it is a link to outside the root."""
     run = run_description.describe_run(index, location, run_dir, children)
     is_outside = run.environment is not None and run_directory.leaves_root(run_dir, layout.ENVIRONMENT_FILE)
     return replace(run, environment=None) if is_outside else run
@@ -141,7 +141,7 @@ def _build_repeats(location: StudyLocation, name: str, run: RunDescription) -> l
 
 
 def find_failure(run_dir: str, row: RunRow) -> Failure | None:
-    """Return why the run failed, or None, with the log of the failed command or else of the last one that began."""
+    """Return why the run failed, with the log of the failed or else the last command; None if it did not fail."""
     if row.state not in FAILED:
         return None
     with suppress(AssayError, OSError):
@@ -157,8 +157,8 @@ def find_failure(run_dir: str, row: RunRow) -> Failure | None:
 
 
 def _build_commands(run: RunDescription, now: float) -> list[dict[str, Any]]:
-    """Return each command with its text and its end in each attempt. `code` is None if it has not ended or its end is
-    unknown; `is_late`: the time limit ended it."""
+    """Return each command with its text and its result in each attempt. `code` is None if the command has not ended or
+    its exit code is unknown; `is_late`: the time limit ended the command."""
     spans = _load_spans(run)
     attempts = run.status.history.attempts
     found = []
@@ -167,7 +167,7 @@ def _build_commands(run: RunDescription, now: float) -> list[dict[str, Any]]:
         for attempt in attempts:
             span, code = spans.get((name, attempt.number)), attempt.codes.get(name)
             if span is None and code is None:
-                continue  # skipped or not begun
+                continue  # the command was skipped or has not begun
             begin, end = span or (None, None)
             if end is None and attempt.number == run.status.attempt and not run.status.state.is_over:
                 end = now
@@ -179,8 +179,8 @@ def _build_commands(run: RunDescription, now: float) -> list[dict[str, Any]]:
 
 
 def _load_spans(run: RunDescription) -> dict[tuple[str, int], tuple[float, float | None]]:
-    """Return the start and end of each command in each attempt, from job.log: its lines are in order of time, and each
-    attempt begins with its lease."""
+    """Return the start and end of each command in each attempt, from job.log. The lines of job.log are in order of
+    time, and a line belongs to the last attempt that had started."""
     path = os.path.join(run.dir, layout.JOB_LOG)
     spans: dict[tuple[str, int], tuple[float, float | None]] = {}
     if not os.path.isfile(path):
@@ -216,7 +216,7 @@ class _Readings(NamedTuple):
 def _build_timed(
     table: IndexTable, number: int, readings: _Readings, view: StudyView, times: Sequence[float], ys: Sequence[float]
 ) -> dict[str, Any]:
-    """Return a curve over time. Its axis begins and ends with the run's metrics and readings, as that of all others."""
+    """Return a curve over time, on the same axis for each curve: the time of all metrics and readings of the run."""
     name, row, read_at = view.metric, table.rows[number], readings.times
     columns = [column for column in table.metrics.values() if column.count[number]]
     firsts = [plotting.find_start(table, number), *(time for time in read_at[:1] if row.started_at is None)]
@@ -272,7 +272,7 @@ def _load_readings(path: str, _changed_ns: int, _size: int) -> _Readings:
 
 
 def _measure_cpu(times: Sequence[float], used: Sequence[float], i: int) -> float:
-    """Return the use of CPU in percent since the last reading. A new attempt counts its CPU time from zero."""
+    """Return the use of CPU in percent since the last reading; NaN when a new attempt counts from zero."""
     seconds, spent = times[i] - times[i - 1], used[i] - used[i - 1]
     return 100 * spent / seconds if seconds > 0 and spent >= 0 else math.nan
 
@@ -304,10 +304,10 @@ _LOG_PARAMS = (
     UrlParam("from", "the first byte; without it the end of the log, or the beginning of a search", COUNT),
     UrlParam("find", "instead of a part: lines that hold these words"),
 )
-_MOST_CHARTS = 24  # the others are shown after a click
-_MOST_SEARCHES = 3  # at once: each may take seconds
+_MOST_CHARTS = 24  # charts that are shown without a click
+_MOST_SEARCHES = 3  # searches at once, each of which may take seconds
 _SEARCH_S = 10.0  # CPU time of a search
-_searchers: queue.SimpleQueue[LimitedProcess] = queue.SimpleQueue()  # in the server they would delay every thread
+_searchers: queue.SimpleQueue[LimitedProcess] = queue.SimpleQueue()  # in the server searches would delay every thread
 for _ in range(_MOST_SEARCHES):
     _searchers.put(LimitedProcess())
 
@@ -359,7 +359,7 @@ def show(request: Request) -> Response:
 
 
 def _find_related(site: Site, snapshot: StudySnapshot, run: str, files: set[str]) -> list[tuple[str, str]]:
-    """Return text and address of the pages of other products that are about this run."""
+    """Return the text and the address of each page about the run that a plug-in has, and of its profiles."""
     slug = snapshot.slug
     links = ask_pages(
         site.pages, "find_related", lambda links: [(str(text), str(to)) for text, to in links], slug, run, files
@@ -369,7 +369,7 @@ def _find_related(site: Site, snapshot: StudySnapshot, run: str, files: set[str]
 
 
 def _link_runs(site: Site, snapshot: StudySnapshot, keys: list[str]) -> dict[str, str]:
-    """Return the addresses of those of these runs that exist, by their keys."""
+    """Return the addresses of the runs `keys` by key; runs that do not exist are left out."""
     found = {}
     for key in filter(None, keys):
         study, _, run = key.partition("/")
@@ -442,12 +442,12 @@ def _read_whole(text: str | None, name: str) -> int | None:
 
 @ROUTES.page("/studies/{study}/runs/{run}/files/{file:path}")
 def send_file(request: Request) -> Response:
-    """Send a file as a download, since it may be a page with scripts. With `view` the browser shows a picture, which is
-    recognised by its bytes and cannot be executed, or a page in one of our frames, which has no scripts, no forms, no
-    origin of its own and no requests."""
+    """Send a file as a download, since the file may be a page with scripts. With `view` the browser shows a picture,
+    which is recognised by its bytes and cannot be executed, or a page in a sandboxed frame of the run's page, without
+    scripts, forms, an origin of its own and requests."""
     _, _, _, run_dir = find_run(request)
     path = run_files.find_file(run_dir, request.path_params["file"])
-    with open(path, "rb"):  # what cannot be read is refused before the answer begins
+    with open(path, "rb"):  # an unreadable file is refused before the answer begins
         kind = run_files.find_media_kind(path) if request.query_params.get("view") else None
     headers = {"content-security-policy": "sandbox; default-src 'none'", "cache-control": "no-store"}
     if kind == run_files.PAGE_KIND:

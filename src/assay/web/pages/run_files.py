@@ -1,4 +1,4 @@
-"""The logs and files of a run for its page: parts of them, search in them, nothing outside of the run's directory."""
+"""Reads and searches logs and files for the page of a run; files outside of the run's directory are refused."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from assay.reading.logs import find_log
 from assay.system.files import parse_json, read_end
 from assay.values import layout
 
-LOG_BYTES = 1 << 16  # in one part of a log
+LOG_BYTES = 1 << 16  # bytes in one part of a log
 _LONGEST_SEARCH_S = 3.0
 _MOST_FOUND = 200
 _LONGEST_LINE = 4096
-_BLOCK = 1 << 20  # read by a search at once; a longer line is searched in parts
+_BLOCK = 1 << 20  # bytes that a search reads at once; a longer line is searched in parts
 _MOST_FOLDERS = 5000  # folders that are listed
 _PRIVATE = (layout.SECRETS_FILE,)
 _TEXTS = (
@@ -36,12 +36,12 @@ _IMAGES = {
 }
 _SHOWN_ENDS = (".png", ".jpg", ".jpeg", ".gif", ".webp", ".wav")
 LARGEST_IMAGE = 32 << 20
-_MEDIA = "files/media.jsonl"  # a line for each thing other than numbers that a script logged
-_MOST_MEDIA = 16 << 20  # bytes that are read from its end
+_MEDIA = "files/media.jsonl"  # has a line for each picture, sound, table and page that a script logged
+_MOST_MEDIA = 16 << 20  # bytes that are read from the end of _MEDIA
 _MOST_SHOWN = 24
 _TABLE_END, _PAGE_END = ".table.json", ".html"
-_CELLS = ".cells"  # the folder of pictures in a table
-PAGE_KIND = "text/html"  # shown in a frame without scripts
+_CELLS = ".cells"  # end of the name of a folder with pictures of a table
+PAGE_KIND = "text/html"  # type of a page, which is shown in a frame without scripts
 _MOST_LOGGED = 8  # tables and pages that are shown
 _LARGEST_TABLE = 4 << 20
 _MOST_ROWS, _MOST_COLUMNS, _LONGEST = 50, 30, 300
@@ -62,7 +62,7 @@ class RunFile(NamedTuple):
 
 class TableCell(NamedTuple):
     text: str
-    picture: str = ""  # the name of its file
+    picture: str = ""  # the name of the picture's file
 
     @property
     def is_number(self) -> bool:
@@ -87,7 +87,7 @@ class LoggedPage(NamedTuple):
 
 
 def choose_log(run_dir: str, file: str | None, command: str | None, attempt: int | None) -> str:
-    """Return the log file of this name, or the log of a command; refuse links."""
+    """Return the path of the file `file`, else of the log of a command; refuse links."""
     if file:
         return find_file(run_dir, file)
     try:
@@ -130,7 +130,7 @@ def load_log(path: str, start: int | None) -> dict[str, Any]:
 
 
 def search_log(path: str, words: str, start: int = 0) -> dict[str, Any]:
-    """Return the lines that contain these words, ignoring case, each with its offset. Large logs are searched for some
+    """Return the lines that contain `words`, ignoring case, each with its offset. Large logs are searched for some
     seconds up to the offset `searched`, from where the next call continues. The result is a `LogMatches` of the API."""
     if not words.strip():
         raise UsageError("search for what?")
@@ -169,7 +169,7 @@ def search_log(path: str, words: str, start: int = 0) -> dict[str, Any]:
 
 
 def list_files(run_dir: str, most: int = 2000) -> list[RunFile]:
-    """List the regular files of the run except for its copy of the code, links and secret files."""
+    """List the regular files of the run without its copy of the code, links and secret files."""
     return list(islice(_walk(run_dir), most))
 
 
@@ -180,14 +180,14 @@ def _walk(run_dir: str) -> Iterator[RunFile]:
             path = os.path.join(folder, name)
             try:
                 info = os.lstat(path)
-            except OSError:  # gone since
+            except OSError:  # the file was removed
                 continue
             if stat.S_ISREG(info.st_mode) and name not in _PRIVATE:
                 yield RunFile(os.path.relpath(path, run_dir), info.st_size)
 
 
 def list_shown(run_dir: str, files: Sequence[RunFile]) -> list[tuple[RunFile, str]]:
-    """List pictures and sounds with their titles, the newest logged one first; without those in cells of tables."""
+    """List pictures and sounds with their titles, the newest logged one first, without pictures in cells of tables."""
     logged = _load_media(run_dir)
     alone = [file for file in files if file.is_shown and not os.path.dirname(file.name).endswith(_CELLS)]
     found = [(file, logged.get(file.name, (-1, file.name))) for file in alone]
@@ -196,7 +196,7 @@ def list_shown(run_dir: str, files: Sequence[RunFile]) -> list[tuple[RunFile, st
 
 
 def list_logged(run_dir: str, files: Sequence[RunFile]) -> list[LoggedPage]:
-    """List the newest logged table or page of each name. Those that are too large or damaged are only files."""
+    """List the newest logged table or page of each name; files that are too large or damaged are left out."""
     media, pictures = _load_media(run_dir), {file.name for file in files if file.is_shown}
     known = [file for file in files if file.name in media and file.name.endswith((_TABLE_END, _PAGE_END))]
     newest = {os.path.dirname(file.name): file for file in sorted(known, key=lambda file: media[file.name][0])}
@@ -240,12 +240,12 @@ def _load_media(run_dir: str) -> dict[str, tuple[int, str]]:
 
 
 def find_file(run_dir: str, name: str) -> str:
-    """Return the path of a file of the run. Refuse paths outside of its directory, links and secret files."""
+    """Return the path of a file of the run. Refuse paths outside of the run's directory, links and secret files."""
     path = os.path.join(run_dir, name.replace("\0", "?"))
     try:
         inside = os.path.realpath(path) == os.path.join(os.path.realpath(run_dir), os.path.normpath(name))
         is_file = inside and stat.S_ISREG(os.lstat(path).st_mode)
-    except (OSError, ValueError):  # too long, or not a name at all
+    except (OSError, ValueError):  # the name is too long or invalid
         is_file = False
     if os.path.isabs(name) or not is_file or os.path.basename(path) in _PRIVATE:
         raise NotFoundError("file", name, [each.name for each in list_files(run_dir, 200)])
@@ -253,7 +253,7 @@ def find_file(run_dir: str, name: str) -> str:
 
 
 def find_media_kind(path: str) -> str | None:
-    """Return the MIME type of a picture or sound by its first bytes, not its name; None if a page may not show it."""
+    """Return the MIME type of a page by its name, of a picture or sound by its first bytes; None for other files."""
     if os.path.getsize(path) > LARGEST_IMAGE:
         return None
     if path.endswith(_PAGE_END):

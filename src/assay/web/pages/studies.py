@@ -1,4 +1,4 @@
-"""The page of all studies: a card for each, with its states, its best run and its age, below the alarms."""
+"""The page of all studies: a card for each study, with its states, its best run and its age, below the alarms."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from assay.web.snapshots import Snapshots
 
 ROUTES = Routes()
 _PATIENCE_S = 1.0
-_MANY = 12  # studies; with more of them the page has a search field
-_AGE_S = 5.0  # between two searches for alarms, as long as pages ask
-_OLD_S = 30.0  # older results are not shown
+_MANY = 12  # with more studies than this the page has a search field
+_AGE_S = 5.0  # time between two searches for alarms, as long as pages request alarms
+_OLD_S = 30.0  # alarms that were found longer ago are not shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ def show_best(request: Request) -> Response:
         site.pages, "card", lambda card: card and site.render(request, card[0], **card[1]), slug, location
     )
     card: Response | None = next(filter(None, cards), None)
-    if card:  # a product's own card, without a best run
+    if card:  # a plug-in's own card, which has no best run
         return card
     snapshot = site.snapshots.load(slug)
     return site.render(request, "parts/best.html", slug=slug, best=find_best(snapshot), pace=measure_pace(snapshot))
@@ -143,9 +143,9 @@ class FoundAlarms(NamedTuple):
 
 
 class Alarms:
-    """Failed checks of studies, and the problems that plug-ins report, which a thread finds in files that exist anyway.
+    """Finds failed checks of studies and the problems that plug-ins report, in a thread and from existing files.
 
-    Nothing is guessed: what cannot be read or has not been judged yet is named, and does not count as passed.
+    A subject that cannot be read or has not been judged yet is listed, and does not count as passed.
     """
 
     def __init__(self, snapshots: Snapshots, pages: Sequence[tuple[str, Pages]]) -> None:
@@ -156,7 +156,7 @@ class Alarms:
         self._has_looked = threading.Event()
 
     def find(self, patience_s: float = 0.0) -> FoundAlarms:
-        """Return the newest alarms, and start a new search if it is due. A first search is awaited `patience_s`."""
+        """Return the newest alarms, and start a new search if it is due; wait `patience_s` for the first search."""
         age = time.monotonic() - self._at
         if age > _OLD_S:
             self._has_looked.clear()

@@ -27,9 +27,9 @@ _CURVE_PARAMS = view_params("where", "states", "group", "metric", "x", "smooth",
 _PER_PAGE = (20, 50, 100, 200, 500)
 _SHORT_WHERE = 200  # characters, a dozen comparisons: a longer expression would delay all other requests
 _SHORT_ROWS = ("20", "50", "100")
-_MANY_COLUMNS = 20  # with more of them the menu of columns has a search field
+_MANY_COLUMNS = 20  # with more columns than this the menu of columns has a search field
 _CHARTED = ("where", "states", "metric", "log")
-_ON_FORM: Mapping[str, Sequence[str]] = {  # fields that the form of a view sends; others of the address are kept
+_ON_FORM: Mapping[str, Sequence[str]] = {  # fields that the form of a tab sends; other fields of the address are kept
     "table": ("where", "states", "group", "rows"),
     "curves": (*_CHARTED, "log_x", "x", "smooth", "best", "group"),
     "scatter": (*_CHARTED, "log_x", "param", "color"),
@@ -41,7 +41,7 @@ _ON_FORM: Mapping[str, Sequence[str]] = {  # fields that the form of a view send
 
 @ROUTES.page("/studies/{study}")
 async def show(request: Request) -> Response:
-    """Show the page. With the study in memory that takes milliseconds, less than waiting for a free thread."""
+    """Show the page, without a thread if the study is in memory: waiting for a thread would take longer."""
     query = request.query_params
     is_short = "group" not in query and query.get("tab", "table") == "table"
     is_short = is_short and len(query.get("where", "")) <= _SHORT_WHERE and query.get("rows", "50") in _SHORT_ROWS
@@ -132,7 +132,7 @@ def show_head(request: Request) -> Response:
 
 @ROUTES.page("/studies/{study}/find")
 def find_named(request: Request) -> Response:
-    """Redirect to a run by the name that a chart shows, which may differ from that of its directory."""
+    """Redirect to a run by the name that a chart shows, which may differ from the name of the run's directory."""
     snapshot = load_study(request)
     name = request.query_params.get("name", "")
     row = next((row for row in snapshot.table.rows if row.name == name), None)

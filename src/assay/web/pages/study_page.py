@@ -32,10 +32,10 @@ from assay.web.pages.page_view import COUNTERS, StudyView
 from assay.web.snapshots import StudySnapshot
 
 T = TypeVar("T")
-_MOST_POINTS = 1500  # sent of one curve: more than a screen has columns of pixels
+_MOST_POINTS = 1500  # points of one curve that are sent: more than a screen has columns of pixels
 _MOST_SENT = 30_000  # points of all curves of a chart; but each may have a third of `_MOST_POINTS`
 _MOST_CHARTS = 6  # metrics with charts next to each other
-_LONG_NUMBER = 11  # characters of a number that is shortened if it has more
+_LONG_NUMBER = 11  # numbers with more characters than this are shortened
 _MOST_SPARK = 60  # points in the small curve on a card
 MOST_DRAWN = {"scatter": 3000, "slices": 600, "parallel": 600, "history": 3000, "importance": 1500}
 """Runs in one drawing: with more, a third of them are the best, the rest are chosen evenly from the others, and a note
@@ -62,7 +62,7 @@ class StudyBest(NamedTuple):
 
 
 class Pace(NamedTuple):
-    """How fast the runs of a study finish: runs per hour, and seconds until the last one ends; None if unknown."""
+    """How fast the runs of a study finish: runs per hour, and seconds until the last run ends; None if unknown."""
 
     per_hour: float | None
     left_s: float | None
@@ -139,7 +139,7 @@ ColumnKind = Literal["parameter", "metric", "other"]
 
 
 class ColumnChoice(NamedTuple):
-    """A column to choose. `name` is for addresses: `metrics.NAME` if a parameter has this name; `title` is shown."""
+    """A column to choose. `name`, for addresses, is `metrics.NAME` if a parameter is called NAME; `title` is shown."""
 
     name: str
     title: str
@@ -149,8 +149,8 @@ class ColumnChoice(NamedTuple):
 
 
 class StudyTable(NamedTuple):
-    """A page of a study's table. `names`: the parameter or metric of each column. `sorts`: the name by which a click on
-    it sorts, or "". `members`: the expression that chooses the runs of each row, if rows are groups."""
+    """A page of a study's table. `names`: the parameter or metric of each column; `sorts`: the name by which a click on
+    each column sorts, or ""; `members`: the expression that chooses the runs of each row, if rows are groups."""
 
     summary: StudySummary
     names: Sequence[str]
@@ -171,7 +171,7 @@ def build_table(study: StudySnapshot, view: StudyView) -> StudyTable:
     bases = [_find_base(column, names) for column in columns]
     kept = [index for index, base in enumerate(bases) if base not in view.hide or base == "run"]
     firsts = {column.metric: index for index, column in reversed([*enumerate(columns)]) if column.metric}
-    # the best values of a metric are before its last ones: a click sorts by the best
+    # the column of a metric's best values, by which a click sorts, is before the column of its last values
     kept.sort(key=lambda i: (firsts.get(columns[i].metric, i), columns[i].role not in ("best", "best sd")))
     sorts = [_find_sort(column, names, columns) for column in columns]
     by = ""
@@ -205,12 +205,12 @@ def _name_best(column: Column, summary: StudySummary, study: StudySnapshot) -> C
 
 
 def _add_direction(metric: str, objectives: Sequence[SortKey]) -> SortKey:
-    """Return a metric with the direction of the study's objective, else with the one that its name suggests."""
+    """Return a metric with the direction of the study's objective, else the direction that the name suggests."""
     return next((each for each in objectives if each.name == metric), SortKey(metric, direction_of(metric)))
 
 
 def _shorten(column: Column, values: Sequence[Any]) -> Column:
-    """Show six digits of a parameter if its numbers have many; the run's page has all of them."""
+    """Show six digits of a parameter if its numbers have many; the run's page shows all digits."""
     is_long = column.kind == "number" and column.role == "parameter"
     if is_long and any(isinstance(value, float) and len(repr(value)) > _LONG_NUMBER for value in values):
         return column._replace(digits=6)
@@ -243,7 +243,7 @@ def build_plain_table(study: StudySnapshot, view: StudyView, *, whole: bool) -> 
 
 
 def choose_columns(study: StudySnapshot, view: StudyView, chosen: Sequence[str]) -> StudyView:
-    """Return the view with these columns. It stores the names that are added to the default ones or hidden."""
+    """Return the view with the columns `chosen`, as names that are added to the default columns or hidden."""
     columns, names = _build_whole(study, view._replace(show=(), hide=())).table.columns, find_names(study)
     usual = dict.fromkeys(_find_base(column, names) for column in columns)
     usual.pop("run", None)
@@ -260,7 +260,7 @@ def _find_base(column: Column, names: StudyNames) -> str:
 
 def _find_sort(column: Column, names: StudyNames, columns: Sequence[Column]) -> str:
     """Return the name by which a click on a column sorts, or "". A metric sorts by its best values."""
-    if column.role == "parameter":  # a metric of the same name would win
+    if column.role == "parameter":  # a metric of the same name has precedence
         return "" if column.name in names.metrics else column.name
     has_best = any(each.role == "best" and each.metric == column.metric for each in columns)
     if column.role == "best" or (column.role == "last" and not has_best):
@@ -269,7 +269,7 @@ def _find_sort(column: Column, names: StudyNames, columns: Sequence[Column]) -> 
 
 
 def _list_choices(present: Sequence[str], names: StudyNames, view: StudyView) -> list[ColumnChoice]:
-    """List all columns that can be shown: parameters, those that differ first, then metrics, then others."""
+    """List all columns that can be shown: parameters that differ, other parameters, metrics, then other columns."""
     shown = set(present) - set(view.hide)
     choices = [
         ColumnChoice(name, name, "parameter", name in shown, "" if name in names.differing else "the same in all runs")
@@ -355,7 +355,7 @@ def build_plots(study: StudySnapshot, view: StudyView) -> Sequence[Block]:
 
 
 def _find_metrics(metric: str, selection: plotting.PlottedRuns) -> tuple[Asked, ...]:
-    """Return the metric with its direction, or its name if these runs do not have it: the builder refuses it then."""
+    """Return the metric with its direction, or the name of a metric that no run has, which the builder refuses."""
     known = _add_direction(metric, selection.objectives) if metric in selection.counts else metric
     return (known,) if metric else ()
 
@@ -384,7 +384,7 @@ def _build_options(view: StudyView, metrics: tuple[Asked, ...]) -> plotting.Plot
 
 
 def _add_metrics(table: IndexTable, wanted: Sequence[str]) -> IndexTable:
-    """Return the table with these metrics among the parameters, so that they can be an axis or a colour."""
+    """Return the table with the metrics `wanted` among the parameters, so that a metric can be an axis or a colour."""
     found = {name: table.metrics[name] for name in wanted if name in table.metrics}
     if not found:
         return table
@@ -400,7 +400,7 @@ def _add_metrics(table: IndexTable, wanted: Sequence[str]) -> IndexTable:
 def _limit_runs(
     selection: plotting.PlottedRuns, view: StudyView, metrics: Sequence[Asked]
 ) -> tuple[plotting.PlottedRuns, list[str]]:
-    """Return as many runs as a chart can show: a third are the best ones, the others are evenly chosen."""
+    """Return as many runs as a chart can show: a third are the best runs, the other runs are evenly chosen."""
     most, total = MOST_DRAWN.get(view.tab), len(selection.keep)
     if most is None or total <= most:
         return selection, []
@@ -472,7 +472,7 @@ def build_curves(index: Index, study: StudySnapshot, view: StudyView) -> dict[st
 def build_selected_curves(index: Index, selection: plotting.PlottedRuns, view: StudyView) -> dict[str, Any]:
     """Return the curves of the selected runs as JSON."""
     (key, *_), _ = plotting.choose_metrics(selection, _find_metrics(view.metric, selection))
-    is_other = view.by in selection.counts  # so that charts next to each other show the same runs
+    is_other = view.by in selection.counts  # with `by` charts next to each other show the same runs
     rank = _add_direction(view.by, selection.objectives) if is_other else key
     selection, notes = _keep_best(selection, view, key, rank)
     (plot, *_) = plotting.build_plots(index, selection, _build_options(view, (key,)))
@@ -486,7 +486,7 @@ def build_selected_curves(index: Index, selection: plotting.PlottedRuns, view: S
 def build_answer(chart: LineChart, key: SortKey, labels: Mapping[str, RunRow], view: StudyView) -> dict[str, Any]:
     """Return the lines of a chart as JSON. `labels` maps the label of each line to its run."""
     drawn = chart
-    if view.log or view.log_x:  # with gaps for values that the axis cannot show, and without such points in x
+    if view.log or view.log_x:  # values that the axis cannot show are gaps in y, and left out in x
         drawn, start = build_shown(chart), 0 if chart.x_scale == "log" else -math.inf
         drawn = replace(drawn, lines=tuple(_slice(e, slice(bisect_right(e.xs, start), None)) for e in drawn.lines))
     drawn = _crop(drawn, view.zoom) if view.zoom else drawn
@@ -506,7 +506,7 @@ def build_answer(chart: LineChart, key: SortKey, labels: Mapping[str, RunRow], v
 
 
 def _crop(chart: LineChart, zoom: str) -> LineChart:
-    """Return the chart for this part of the x axis, of which a zoomed page shows more points."""
+    """Return the chart for the part `zoom` of the x axis, of which a zoomed page shows more points."""
     try:
         low, high = map(float, zoom.split(","))
     except ValueError:
@@ -517,14 +517,14 @@ def _crop(chart: LineChart, zoom: str) -> LineChart:
 
 
 def _slice(line: Line, part: slice) -> Line:
-    """Return a line with only this part of its points, which are ordered by x."""
+    """Return a line with only the part `part` of its points, which are ordered by x."""
     return replace(line, **{name: getattr(line, name)[part] for name in ("xs", "ys", "raw", "spread")})
 
 
 def _keep_best(
     selection: plotting.PlottedRuns, view: StudyView, key: SortKey, rank: SortKey
 ) -> tuple[plotting.PlottedRuns, list[str]]:
-    """Keep the best runs or groups, which are drawn, so that the series of the others need not be read."""
+    """Keep the best runs or groups, which are drawn; the series of other runs need not be read."""
     data, column = selection.data, selection.data.metrics[key.name]
     ranked: list[Sequence[int]]
     if view.group:
@@ -544,8 +544,8 @@ def _keep_best(
 
 
 def _build_curve(line: Line, chart: LineChart, row: RunRow | None, key: SortKey, shown: Line) -> dict[str, Any]:
-    """Return a line as JSON, with the points of `shown`, the part of it that is drawn. In the result `points` is their
-    number in all; `last` and `best` are not smoothed; for a group `last` is the mean of the last values of its runs."""
+    """Return a line as JSON, with the points of `shown`, the part of the line that is drawn. `points` counts the whole
+    line; `last` and `best` are not smoothed; for a group `last` is the mean of the last values of its runs."""
     most = max(_MOST_POINTS // 3, min(_MOST_POINTS, _MOST_SENT // len(chart.lines)))
     values = line.raw or line.ys
     last = line.end[0] if line.end else values[-1] if values else math.nan

@@ -17,7 +17,7 @@ from assay.show.formatting import to_json
 from assay.system.files import parse_json
 from assay.values.verdict import VerdictKind
 
-_MOST_VERDICT_BYTES = 64 << 20  # read from the end of a study's verdict file
+_MOST_VERDICT_BYTES = 64 << 20  # bytes that are read from the end of a study's verdict file
 
 
 def load_verdicts(location: StudyLocation) -> list[Mapping[str, Any]]:
@@ -38,7 +38,7 @@ def load_run_verdicts(location: StudyLocation, run: str) -> list[VerdictRow]:
 
 
 def _read_verdicts(line: bytes, location: StudyLocation, key: str | None) -> Sequence[VerdictRow]:
-    """Parse a line. A damaged line is a verdict of unknown kind: otherwise an older verdict would count as the last."""
+    """Parse a line. A damaged line is returned as an ERROR: otherwise an older verdict would count as the last."""
     try:
         return read_verdict_line(line, location)
     except ValueError:
@@ -80,4 +80,4 @@ def _load_verdict_lines(location: StudyLocation) -> list[bytes]:
         size = file.seek(0, 2)
         file.seek(max(0, size - _MOST_VERDICT_BYTES))
         lines = file.read().splitlines()
-        return [line for line in lines[size > _MOST_VERDICT_BYTES :] if line.strip()]  # the first may be incomplete
+        return [line for line in lines[size > _MOST_VERDICT_BYTES :] if line.strip()]  # line 1 may be incomplete
