@@ -178,7 +178,7 @@ def _read_template(fields: Fields, entry: Item, key: str) -> Farm | None:
 
 
 def read_farm_settings(settings: Settings) -> dict[str, Farm]:
-    """Return the settings' farms by name: the project's section replaces the user's. Farms have their own problems."""
+    """Return the settings' farms by name: a project's section replaces the user's. Problems are kept in each farm."""
     found: dict[str, Farm] = {}
     for table in settings.tables.get("farms", ()):
         problems = Problems()
@@ -189,7 +189,7 @@ def read_farm_settings(settings: Settings) -> dict[str, Farm]:
 
 
 def build_engine_farm(name: str) -> Farm | None:
-    """Return the farm of `slurm`, `ray` or `ssh:HOST`, which need no section; None for names of no such engine."""
+    """Return the farm of `slurm`, `ray` or `ssh:HOST`, which need no section; None for all other names."""
     if name.startswith(SSH_PREFIX) and name != SSH_PREFIX:
         if not is_host(host := name.removeprefix(SSH_PREFIX)):
             raise UsageError(f"{host!r} is not a host", NO_HOST)

@@ -31,7 +31,7 @@ class Tasks:
     def __init__(self, idle_s: float = 0.0) -> None:
         import ray
 
-        # Ray starts a new worker for each GPU task, since frameworks keep GPU memory; our workers use no GPU
+        # Ray starts a new worker for each GPU task, since frameworks keep GPU memory; Assay's workers use no GPU
         self._task = ray.remote(max_retries=0, max_calls=0)(run_job)
         self._refs: dict[str, Any] = {}
         self._ends: dict[str, Ended] = {}
@@ -54,7 +54,7 @@ class Tasks:
         return {}
 
     def look(self, tags: Sequence[str], timeout_s: float) -> dict[str, Ended | None]:
-        """Return how the tasks ended, without those that have not ended; None for an unknown task."""
+        """Return how tasks ended, leaving out tasks that have not ended; None for an unknown task."""
         self._called_at = time.monotonic()
         found = self._find(tags)
         if not found and timeout_s:

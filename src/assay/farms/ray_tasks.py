@@ -474,7 +474,7 @@ class RayExecutor(SubmitExecutor):
 
 
 def _check_demand(farm: Farm, bridge: Bridge) -> None:
-    """Check that a known node of the cluster can meet the demand, else that a node of a new list can."""
+    """Check that a node of the cluster can meet the demand, among the known nodes or those of a new list."""
     ray_farm.check_amounts(farm)
     if ray_farm.can_give(bridge.nodes, farm):
         return

@@ -151,7 +151,7 @@ class SlurmExecutor(SubmitExecutor):
         self._reasons: dict[tuple[str, int], str] = {}  # the last reason that was noted for a job
         self._reported: set[str] = set()
         self._nodes = SilentNodes(farm.options.get("lost_after") or LOST_AFTER_S, self._messages)
-        self._cancelled: set[tuple[str, int]] = set()  # jobs that Slurm was asked to end
+        self._cancelled: set[tuple[str, int]] = set()  # jobs that were cancelled in Slurm
         # the image is loaded once for each study folder, since it may have to be pulled
         self._load_image = cache(partial(container.load_image, farm))
 
@@ -307,7 +307,7 @@ class SlurmExecutor(SubmitExecutor):
         return not state or state in queue.WAITING or (is_packed and queue.is_active(state))
 
     def _note_reasons(self) -> None:
-        """Report once why Slurm does not start a job that is not just waiting; record the reason in the submit log."""
+        """Record in the submit logs why Slurm does not start jobs, and report each unusual reason once."""
         for run_dir, attempt in self._watched:
             task = self._find_task(run_dir, attempt)
             reason = self._queue.reasons.get(task or "", "")
@@ -356,7 +356,7 @@ class SlurmExecutor(SubmitExecutor):
         return self._places.get(key)
 
     def _load_code(self, base: str) -> int | None:
-        """Return how sbatch ended; None if it has not ended, as far as we know."""
+        """Return how sbatch ended; None if it has not ended, as far as is known."""
         if os.path.exists(f"{base}.exit.0"):
             return 0
         folder, name = os.path.split(base)
@@ -441,7 +441,7 @@ class SlurmExecutor(SubmitExecutor):
         return super()._judge(handle, run_dir)
 
     def refusal(self, _handle: JobHandle, _run_dir: str) -> str | None:
-        """Return None: Slurm may take other jobs; `explain_end` explains a refused one."""
+        """Return None: Slurm may take other jobs; `explain_end` explains why a job was refused."""
         return None
 
     def explain_end(self, handle: JobHandle, run_dir: str) -> tuple[EndKind, str] | None:

@@ -1,4 +1,4 @@
-"""Slurm's commands, the states of our jobs, nodes that do not answer, and jobs that Slurm starts again by itself.
+"""Slurm's commands, the states of jobs, nodes that do not answer, and jobs that Slurm starts again by itself.
 
 One poller requests the states of all jobs of a supervisor. The commands run in a thread, so that a controller that does
 not answer delays no supervisor. A command that fails changes no state: no job counts as gone because of a failure. Jobs
@@ -49,7 +49,7 @@ def is_active(state: str) -> bool:
 
 
 def call(argv: Sequence[str], timeout_s: float = _ASK_S) -> subprocess.CompletedProcess[str]:
-    """Call a command of Slurm; a command that cannot be started or does not answer also has a code and a reason."""
+    """Call a command of Slurm; if it cannot be started or does not answer, the result has a code and the reason."""
     try:
         return subprocess.run(
             argv,
@@ -68,7 +68,7 @@ def call(argv: Sequence[str], timeout_s: float = _ASK_S) -> subprocess.Completed
 
 
 def summarize_errors(text: str) -> str:
-    """Return the last errors that a command of Slurm printed, without its own name in front of each line."""
+    """Return the last errors that a command of Slurm printed, without the command's name in front of each line."""
     lines = [re.sub(r"^(?:\w+: )?(?:error: )?", "", line.strip()) for line in text.strip().splitlines()]
     return "; ".join(dict.fromkeys(filter(None, lines[-3:]))) or "it printed nothing"
 
@@ -130,7 +130,7 @@ class SlurmQueue:
             self._followed[job] = self.next_answer()
 
     def next_answer(self) -> int:
-        """Return the number of the first answer to a question that is asked from now on."""
+        """Return the number of the first answer to a request that is sent from now on."""
         return self._answers + (2 if self._question is not None else 1)
 
     def is_over(self, task: str, since: int) -> bool:

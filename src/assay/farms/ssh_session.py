@@ -114,7 +114,7 @@ class SshSession:
         return self._errors.read().decode("utf-8", "replace")
 
     def interrupt(self) -> None:
-        """Break the connection from another thread: every wait for it ends."""
+        """Break the connection from another thread, which ends every wait for data from the host."""
         process = self._process
         if process is not None:
             with contextlib.suppress(OSError):
@@ -123,7 +123,7 @@ class SshSession:
     def close(self) -> None:
         if self._process is None:
             return
-        with contextlib.suppress(OSError), self._process:  # closes its pipes and waits for its end
+        with contextlib.suppress(OSError), self._process:  # `with` closes the pipes and waits for the process
             self._process.kill()
         self._errors.close()
         self._process, self._buffer, self._is_waiting = None, b"", False

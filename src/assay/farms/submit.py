@@ -467,14 +467,14 @@ def parse_token(text: str) -> AttemptToken:
 
 
 def load_submit_code(run_dir: str, attempt: int) -> int | None:
-    """Return how the submit command of an attempt ended; None if it has not ended, as far as we know. A node may refuse
-    a job that its farm has taken: then there are two codes, and the refusal counts."""
+    """Return how the submit command of an attempt ended; None if no end is known. A node may refuse a job that its farm
+    has taken: then there are two codes, and the refusal counts."""
     found = (layout.parse_submit_exit(name) for name in list_names(run_dir))
     return max((code for number, code in filter(None, found) if number == attempt), default=None)
 
 
 def read_submit_log(run_dir: str, attempt: int) -> str:
-    """Return the end of what the submit command printed."""
+    """Return the end of the submit command's output."""
     return read_end(os.path.join(run_dir, layout.submit_log_name(attempt)), _LOG_TAIL_BYTES)
 
 
@@ -496,7 +496,7 @@ def find_lost_hosts(request: JobRequest) -> tuple[str, ...]:
 
 
 def find_unfinished(run_dir: str, attempt: int) -> str | None:
-    """Return the command of an attempt that has not ended; "": its last command has ended; None: no command began."""
+    """Return the unfinished command of an attempt; "": the last command has ended; None: no command has begun."""
     lines = read_end(os.path.join(run_dir, layout.JOB_LOG), _LOG_TAIL_BYTES).splitlines()
     last = next((line.split() for line in reversed(lines) if re.match(r"\d+[.,]\d+ \S+ (?:start|exit)", line)), None)
     if last is None:
@@ -518,7 +518,7 @@ def _wrap(command: str, request: JobRequest) -> str:
 def write_submission(run_dir: str, attempt: int, code: int, message: str) -> None:
     """Record how a submission ended if no submit command recorded it."""
     log = os.path.join(run_dir, layout.submit_log_name(attempt))
-    with contextlib.suppress(OSError), open(log, "a", encoding="utf-8") as file:  # a full disk has only the marker
+    with contextlib.suppress(OSError), open(log, "a", encoding="utf-8") as file:  # the marker suffices on a full disk
         file.write(message + "\n")
     with contextlib.suppress(OSError):  # the next check of the lease gives the same result
         write_new(os.path.join(run_dir, layout.submit_exit_name(attempt, code)), b"")

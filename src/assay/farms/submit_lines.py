@@ -119,7 +119,7 @@ def is_shell(farm: Farm) -> bool:
 
 
 def find_program(farm: Farm) -> str | None:
-    """Return the program of the submit command, which is checked before anything is written; None if it is unclear."""
+    """Return the program that submits, which is checked before anything is written; None if the text is not plain."""
     words = [word for word in _words(farm.submit) if not re.match(r"\w+=", word)]
     program = os.path.expanduser(os.path.expandvars(words[0])) if words else ""
     return program if re.fullmatch(r"[\w./+@-]+", program) else None
