@@ -119,7 +119,7 @@ def _show_in_name(value: Value, exists: Exists) -> str:
     if isinstance(value, int | float):
         try:
             return f"{value:g}"
-        except OverflowError:  # an integer that is too large for a float
+        except OverflowError:  # the integer is too large for a float
             return str(value)
     return str(value)[-_MAX_TEXT:]
 
@@ -158,7 +158,7 @@ class _Namer:
         spec = _spell(draft.params)
         if (natural, spec) not in self._given:
             parts = []
-            for key, value in draft.named.items():  # with numbers in full
+            for key, value in draft.named.items():  # this name has numbers in full
                 is_word = isinstance(value, str | bool)
                 text = _show_in_name(value, lambda _path: False) if is_word else repr(value)
                 parts.append(f"{build_key(key)}_{text}")

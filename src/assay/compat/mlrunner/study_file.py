@@ -129,7 +129,7 @@ class _Reader:
             return None
         elements = self._fields.elements(entry.node, "resource", "a list, one entry per worker")
         slots = []
-        for index, element in enumerate(elements):  # `0`, `"1,2"`, or `[1, 2]` for two GPUs
+        for index, element in enumerate(elements):  # an element is `0`, `"1,2"`, or `[1, 2]` for two GPUs
             parts = self._fields.texts(element, f"resource[{index}]", "the number of a GPU, or several: 1,2")
             slots.append(",".join(part.strip() for text in parts for part in text.split(",")))
         return tuple(filter(None, slots))

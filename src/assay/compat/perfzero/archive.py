@@ -30,7 +30,7 @@ _Readable = IO[bytes] | gzip.GzipFile
 _CHUNK = 1 << 20
 ENV_LIMIT = "ASSAY_UNPACK_LIMIT"
 _FREE_BYTES = 2 << 30  # unpacked bytes that any archive may have
-_MOST_TIMES = 200  # or this many times the archive's size: text compresses to a twentieth, a zip bomb to a thousandth
+_MOST_TIMES = 200  # limit in times the archive's size, if higher: text compresses to 1/20, a zip bomb to 1/1000
 _MEMBER_BYTES = 1024  # bytes that each member counts, even an empty one
 _MOST_LINK_BYTES = 4096
 _MOST_HEADER_BYTES = 1 << 20  # largest extended header, which the library reads into memory
@@ -78,7 +78,7 @@ def unpack(archive: str, kind: ArchiveKind, aside: str, name: str) -> None:
     """Unpack an archive into the new folder `aside`, which is removed after an error. `name`: the archive's name, which
     without its ending is the name of the file in a plain gzip."""
     size = os.path.getsize(archive)
-    if size == 0:  # gzip would read it as an empty file
+    if size == 0:  # gzip would read the archive as an empty file
         raise ArchiveError(f"{name} is not a readable {kind.value}: it is empty")
     os.mkdir(aside)
     try:
@@ -124,7 +124,7 @@ def _damage_named(name: str, kind: ArchiveKind) -> Iterator[None]:
     except OSError as error:
         # bz2 raises OSError without a number, and zipfile looks for members at impossible positions
         if error.errno is not None and (error.errno != errno.EINVAL or error.filename):
-            raise  # an error of the disk
+            raise  # the error is of the disk
         raise ArchiveError(f"{name} is not a readable {kind.value}: {error}") from error
 
 

@@ -71,14 +71,14 @@ def build_instance_name(username: str | None) -> str:
 
 
 class Cloud:
-    """One machine. Each public method is a command of `assay perfzero cloud`."""
+    """A machine in Google's cloud. Each public method is a command of `assay perfzero cloud`."""
 
     def __init__(self, flags: Parsed, tools: Tools) -> None:
         self._name = build_instance_name(flags.username)
         self._flags = flags
         self._tools = tools
-        self._zone_flags = [*_project_flags(flags), f"--zone={flags.zone}"]  # for every command of gcloud
-        self._access = list(self._zone_flags)  # for gcloud's ssh and scp
+        self._zone_flags = [*_project_flags(flags), f"--zone={flags.zone}"]  # flags of every command of gcloud
+        self._access = list(self._zone_flags)  # flags of gcloud's ssh and scp
         if flags.ssh_key_file:
             self._access.insert(0, f"--ssh-key-file={flags.ssh_key_file}")
         if flags.ssh_internal_ip:

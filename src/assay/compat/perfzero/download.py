@@ -151,7 +151,7 @@ def _unpack(job: _Job, kind: archive.ArchiveKind) -> bool:
     # `mydata` next to its content looks as if it had not been unpacked: name the archive too
     shown = job.name if job.original in ("", job.name) else f"{job.original} (kept as {job.name})"
     job.notify(f"unpacking {shown} into {parent}")
-    shutil.rmtree(job.aside, ignore_errors=True)  # the folder of a killed process
+    shutil.rmtree(job.aside, ignore_errors=True)  # a killed process may have left the folder
     try:
         archive.unpack(job.part, kind, job.aside, job.name)
         inside = os.path.lexists(os.path.join(job.aside, job.name))

@@ -22,7 +22,7 @@ from assay.errors import InfrastructureError, UsageError
 from assay.exchange.api import forget, load_notes, render_url, write_notes
 from assay.values.notify import Notify
 
-_TRY_AGAIN = frozenset({408, 425, 429})  # and all statuses from 500 on
+_TRY_AGAIN = frozenset({408, 425, 429})  # statuses that a retry may solve, besides those from 500 on
 _NAME_UNKNOWN = frozenset({socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME)})
 _HEADERS = {"User-Agent": "assay", "Accept-Encoding": "identity"}  # the file itself, not a compressed form of it
 
@@ -65,11 +65,11 @@ def _open_client(url: str, timeout_s: float) -> httpx.Client:
         address = httpx.URL(url)
     except httpx.InvalidURL as error:
         raise UsageError(f"{render_url(url)} is not a valid address: {error}") from None
-    login = (address.username, address.password) if address.userinfo else None  # httpx sends it to this host only
+    login = (address.username, address.password) if address.userinfo else None  # httpx sends logins to this host only
     try:
         tls = ssl.create_default_context()
         return httpx.Client(auth=login, headers=_HEADERS, timeout=timeout_s, verify=tls, follow_redirects=True)
-    except (ImportError, ValueError, httpx.InvalidURL) as error:  # a kind of proxy that httpx cannot use
+    except (ImportError, ValueError, httpx.InvalidURL) as error:  # httpx cannot use this kind of proxy
         raise UsageError(f"the environment names a proxy that cannot be used: {error}", "see HTTPS_PROXY") from None
 
 
@@ -121,7 +121,7 @@ def _attempt(client: httpx.Client, url: str, part: str, notify: Notify, retry: D
 def _classify_failure(url: str, error: httpx.RequestError) -> Exception:
     host = httpx.URL(url).host
     cause: BaseException = error
-    while deeper := cause.__cause__ or cause.__context__:  # the innermost is the system's error
+    while deeper := cause.__cause__ or cause.__context__:  # the innermost error is the system's
         cause = deeper
     if isinstance(cause, socket.gaierror) and cause.errno in _NAME_UNKNOWN:
         return InfrastructureError(f"cannot download {render_url(url)}: there is no host {host!r}", "check the address")

@@ -131,7 +131,7 @@ def _is_time(value: object) -> TypeGuard[float]:
 
 
 def _render_line(number: int, name: str, calls: Calls, began: float, ids: Mapping[str, int]) -> bytes:
-    ordered = sorted(calls, key=lambda call: (call[0], -call[1]))  # a caller before its callees
+    ordered = sorted(calls, key=lambda call: (call[0], -call[1]))  # callers come before their callees
     events = [
         protobuf.number(1, ids[called])
         + protobuf.number(2, max(0, round((begin - began) * _PS_PER_US)))

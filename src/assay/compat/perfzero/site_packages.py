@@ -134,7 +134,7 @@ def _move(repo: GitRepo, path: str, *, fetches: bool, say: Say) -> None:
     """Check out the hash, else the newest commit of the named branch, else the newest one of the current branch."""
     branch = repo.branch or _ask(path, "symbolic-ref", "--quiet", "--short", "HEAD") or _default_branch(path)
     wanted = _resolve(path, repo.commit) if repo.commit else None  # a known hash never changes
-    has_own = bool(branch and _count_own_commits(path, f"refs/heads/{branch}"))  # a fetch may rewrite it
+    has_own = bool(branch and _count_own_commits(path, f"refs/heads/{branch}"))  # a fetch may rewrite the branch
     if fetches and wanted is None:
         say(f"updating {path}")
         _fetch(repo, path)
@@ -144,7 +144,7 @@ def _move(repo: GitRepo, path: str, *, fetches: bool, say: Say) -> None:
             _find(repo, path, repo.branch)
     else:
         if branch is None or (repo.branch is None and _remote_branch(path, branch) is None):
-            return  # a branch of the user's own
+            return  # the branch is the user's own
         sha = _find(repo, path, branch)
     try:
         _switch(path, None if repo.commit else branch, sha, has_own)

@@ -146,7 +146,7 @@ def _known(fields: Mapping[str, Any]) -> Facts:
 def render_log_line(text: str, at: float, level: str = "INFO") -> str:
     """Render a line in the format of Python's logging, which PerfZero's users search for."""
     moment = render_date(at, "%Y-%m-%d %H:%M:%S,%f")
-    shown = moment if moment == NO_DATE else moment[:-3]  # milliseconds
+    shown = moment if moment == NO_DATE else moment[:-3]  # with milliseconds
     return f"{shown} {level}: {text}\n"
 
 

@@ -156,7 +156,7 @@ def google_key(url: str | None) -> Iterator[None]:
         is_key = False
         with suppress(OSError, ValueError), open(path, encoding="utf-8") as file:
             is_key = isinstance(parse_json(file.read()), dict)
-        if not is_key:  # such as a login page, which Google's libraries would report only after the benchmarks
+        if not is_key:  # it may be a login page, which Google's libraries would report only after the benchmarks
             raise InfrastructureError(f"--gcloud_key_file_url: what {url.partition('?')[0]} gives is not a key file")
         os.chmod(path, 0o600)
         os.environ[VARIABLE] = path
