@@ -1,7 +1,7 @@
 """Checkpoints of `logx`: torch's files, read without running what they contain.
 
-A pickle can name any function to be called. torch's own `weights_only` loading knows tensors and containers; the
-only names added here are the two that numpy's numbers need, since files of runx hold their metric as one.
+A pickle can name any function to be called. torch's own `weights_only` loading allows tensors and containers; this
+module allows only the names that numpy's numbers need as well, since the metric in runx's files is a numpy number.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ def write_checkpoint(content: dict[str, Any], path: str) -> None:
 
 
 def load_checkpoint(path: str, map_location: str | None = None) -> Any:
-    """The whole checkpoint; refuses objects other than tensors, containers and numbers."""
+    """Return the whole checkpoint; refuse objects other than tensors, containers and numbers."""
     torch = _import_torch("loading a model")
-    allowing = getattr(torch.serialization, "safe_globals", contextlib.nullcontext)  # exists since torch 2.5
+    allowing = getattr(torch.serialization, "safe_globals", contextlib.nullcontext)  # safe_globals: since torch 2.5
     try:
         with allowing(_find_numpy_globals()):
             return torch.load(path, map_location=map_location, weights_only=True)
@@ -49,13 +49,13 @@ def load_checkpoint(path: str, map_location: str | None = None) -> Any:
 
 
 def load_metric(path: str) -> float | None:
-    """The metric that a checkpoint was saved with, or None when it cannot be read."""
+    """Return the metric that a checkpoint was saved with, or None if the metric cannot be read."""
     number = None
-    # without torch and without the tensors, which may have gigabytes
+    # first read the metric without torch and without the tensors, which may have gigabytes
     with contextlib.suppress(StopIteration, *_DAMAGE), zipfile.ZipFile(path) as archive:
         name = next(name for name in archive.namelist() if name.endswith("/data.pkl"))
         number = build_number(_MetricReader(io.BytesIO(archive.read(name))).load()[METRIC_KEY])
-    if number is None:  # an old format, or the metric is a tensor
+    if number is None:  # the file has an old format, or its metric is a tensor
         with contextlib.suppress(UsageError, *_DAMAGE):
             number = build_number(load_checkpoint(path, map_location="cpu")[METRIC_KEY])
     return None if number is None else float(number)
@@ -82,7 +82,7 @@ class _MetricReader(pickle.Unpickler):
         return super().find_class(module, name) if (module, name) in _NUMPY_NUMBER else _Inert
 
     def persistent_load(self, _pid: object) -> Any:
-        return None  # the storage of a tensor
+        return None  # instead of the storage of a tensor
 
 
 def _find_numpy_globals() -> list[Any]:

@@ -5,8 +5,8 @@
     def test_bert_still_converges():
         do_convergence_test("golden", "convergence_harness_manifest.json", "configs/bert.yml")
 
-It returns when every test of the file passes. When one does not it raises `ConvergenceFailure`, an AssertionError that
-carries the report, also under `python -O`. Environment, working directory and `sys.path` stay as they are.
+`do_convergence_test` returns if every test of the file passes, else it raises `ConvergenceFailure`, an AssertionError
+with the report, also under `python -O`. The environment, the working directory and `sys.path` do not change.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ __all__ = [
 
 
 class _MissingKeyError(ConfigError, KeyError):
-    """A ConfigError that is also a KeyError, which users of the original catch."""
+    """A ConfigError that is also a KeyError, which users of the original harness catch."""
 
     __str__ = ConfigError.__str__
 
 
 class MissingConfigurationOptionException(_MissingKeyError):  # noqa: N818 the original's name
-    """A section that the configuration must have is not there."""
+    """A section that the configuration must have is missing."""
 
 
 class MissingMandatoryFlagException(_MissingKeyError):  # noqa: N818 the original's name
@@ -46,7 +46,7 @@ class MissingMandatoryFlagException(_MissingKeyError):  # noqa: N818 the origina
 
 
 class ConvergenceFailure(AssertionError):  # noqa: N818 it is an assertion that failed
-    """The verdict is not PASS. `report` has everything; `findings` the reasons."""
+    """The verdict is not PASS: `report` is the whole report, and `findings` are the reasons."""
 
     def __init__(self, report: GoldenReport) -> None:
         from assay.golden.api import describe_headline, render_golden
@@ -68,8 +68,8 @@ def do_convergence_test(
     timeout_s: float | None = None,
     only: Sequence[str] = (),
 ) -> None:
-    """Gather, or check against what was gathered, every test of a configuration. `timeout_s`: limit of each run.
-    `only`: judge these metrics alone, or labels of them, as in `loss MLM`."""
+    """Gather the results of every test of a configuration, or check them against the gathered results. `timeout_s`:
+    limit of each run. `only`: the metrics, or labels of metrics as in `loss MLM`, to judge; the default is all."""
     from assay.golden.api import GoldenOptions, check_file, gather_file
     from assay.launch.api import RunHooks
     from assay.show.console import Console
@@ -88,7 +88,7 @@ def do_convergence_test(
     try:
         report = (gather_file if do_gather else check_file)(options, RunHooks(console=Console(quiet=True)))
     except ConfigError as error:
-        # the original's exception, by the first problem with a flag or section of `flags`, else by the others
+        # the first problem with a flag or section of `flags`, else any other problem, selects the harness's exception
         kinds = [type(problem) for problem in error.problems]
         first = next((kind for kind in kinds if kind in (MissingSection, MissingFlag)), None)
         if first is MissingFlag:

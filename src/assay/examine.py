@@ -1,4 +1,4 @@
-"""mlrunner's `Examiner`, for notebooks that already use it: apply parsers to every run of a folder, table the results.
+"""mlrunner's `Examiner`, for notebooks that already use it: applies parsers to a folder's runs, tabulates the results.
 
     from assay.examine import Examiner, latest_log
 
@@ -29,7 +29,7 @@ from assay.values import layout
 
 
 class Experiment(NamedTuple):
-    """What is known of one run; parsers read and fill all three."""
+    """The data of one run: parsers read and fill all three fields."""
 
     cache: dict[Any, Any]
     metric: dict[Any, Any]
@@ -40,7 +40,7 @@ Exam = Callable[[Path, Experiment, dict[Any, Any]], object]
 
 
 class Examiner:
-    """Collects what the parsers find: `experiments` by folder name, and `caches`, shared by all."""
+    """Collects the results of parsers: `experiments` by folder name, and `caches`, which all parsers share."""
 
     def __init__(self) -> None:
         self.exams: list[Exam] = []
@@ -48,7 +48,7 @@ class Examiner:
         self.experiments: dict[str, Experiment] = {}
 
     def add(self, func: Exam) -> None:
-        """Register `func(path, experiment, caches)`; a second time changes nothing."""
+        """Register `func(path, experiment, caches)`; a registered function is not added a second time."""
         if func not in self.exams:
             self.exams.append(func)
 
@@ -57,7 +57,7 @@ class Examiner:
     ) -> None:
         """Run every parser on every folder in `output` whose name holds a match of `regex`.
 
-        With `workers` above zero, in as many processes; `caches` is then empty at the start of each folder.
+        If `workers` is above zero, as many processes run the parsers, and `caches` is empty at each folder's start.
         """
         paths = find_outputs(output, regex)
         if not paths:
@@ -71,7 +71,7 @@ class Examiner:
             self.caches.update(caches)
 
     def _exam_one(self, path: Path, verbose: bool, caches: dict[Any, Any]) -> _Result | None:
-        if is_foreign(str(path)):  # a parser might load its checkpoint
+        if is_foreign(str(path)):  # a parser might load an uploaded checkpoint
             print(f"It was uploaded and not adopted, skip {path}", flush=True)
             return None
         try:
@@ -97,7 +97,7 @@ class Examiner:
     def table(self, concise: bool = True, print_tsv: bool = True) -> Any:
         """Print the table, tab-separated, and return it as a DataFrame (as a list of dicts without pandas).
 
-        Columns are the parameters, those that take only one value left out when `concise`, and the metrics.
+        The columns are the parameters and the metrics; `concise` leaves out parameters that have only one value.
         """
         headers, rows = build_table(list(self.experiments.values()), concise)
         if print_tsv:
@@ -140,7 +140,7 @@ def _exam_by_number(number: int) -> _Result | None:
 
 
 def find_outputs(output: str | os.PathLike[str], regex: str) -> list[Path]:
-    """Return the folders sorted by name, without links to other ones of them, which would count twice."""
+    """Return the folders sorted by name, without links to other folders of the result, which would count twice."""
     folder = Path(output)
     if not folder.is_dir():
         hint = "name the folder that holds the runs' folders: exam(output=...)"
@@ -157,7 +157,7 @@ def find_outputs(output: str | os.PathLike[str], regex: str) -> list[Path]:
 
 
 def load_params(path: Path) -> dict[str, Any] | None:
-    """Load the parameters of a run from mlrunner's `param` or our `run.json`; None if there is neither."""
+    """Load the parameters of a run from mlrunner's `param` or Assay's `run.json`; None if the run has neither file."""
     with contextlib.suppress(FileNotFoundError, IsADirectoryError):
         return _parse_param((path / layout.PARAM_FILE).read_text("utf-8", "replace"), path)
     try:
@@ -184,7 +184,7 @@ def _parse_param(text: str, path: Path) -> dict[str, Any]:
 
 
 def latest_log(command: str, path: str | os.PathLike[str], index: int = -1) -> Path | None:
-    """The newest log of a command in a run's folder; `index` counts from the oldest, or back from the newest."""
+    """Return the log at `index` of a command's logs in a run's folder, sorted from the oldest to the newest."""
     ours = re.compile(re.escape(command) + r"(?:\.(\d+))?\.log")
     try:
         names = sorted(os.listdir(path))

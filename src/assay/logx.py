@@ -1,13 +1,13 @@
 """runx's `logx`, for scripts that already use it: `from assay.logx import logx`.
 
-<logdir>/hparams.json            what was handed to initialize, written once
+<logdir>/hparams.json            the hparams of initialize, written once
          metrics.csv             val,acc,0.9,epoch,3,timestamp,1700000000.25
-         logging.log             what msg printed
+         logging.log             the messages that msg printed
          last_checkpoint_ep7.pth best_checkpoint_ep5.pth
          events.out.tfevents.*   with tensorboard=True
 
-Inside an Assay run, train metrics are also series of the run (`train/loss`). Validation metrics are not, since the
-run's series include its metrics.csv, unless logdir is another folder.
+Inside an Assay run, train metrics are also logged as series of the run (`train/loss`). Validation metrics are logged
+as series only if logdir is not the run's directory, since the run's series include its metrics.csv.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _RESERVED_NAMES = ("step", "epoch", "time")
 
 
 class TensorBoard:
-    """Passes every call on to the writer; without a writer a call does nothing."""
+    """Passes every call to the TensorBoard writer; without a writer a call does nothing."""
 
     def __init__(self, logx: LogX) -> None:
         self._logx = logx
@@ -62,7 +62,7 @@ class TensorBoard:
 
 
 class LogX:
-    """One per process, shared by all modules as `logx`. Only rank 0 prints, writes or creates anything."""
+    """The logger of a process, which all modules share as `logx`. Only rank 0 prints, writes or creates anything."""
 
     def __init__(self) -> None:
         self.initialized = False
@@ -93,10 +93,10 @@ class LogX:
         global_rank: int = 0,
         eager_flush: bool = True,
     ) -> None:
-        """Open the log directory; call it once, before the training, on every rank.
+        """Open the log directory; scripts call this once, before the training, on every rank.
 
-        Without `logdir`: the run's own directory inside an Assay run, else LOGROOT of ./.runx or
-        ~/.config/runx.yml with `default`, or with a readable random name when `coolname` asks for one.
+        The default of `logdir` is the run's directory inside an Assay run, else a folder below LOGROOT of ./.runx or
+        ~/.config/runx.yml: `default`, or with `coolname` a readable random name.
         """
         self.close()
         self.rank0 = global_rank == 0
@@ -126,7 +126,7 @@ class LogX:
         atexit.register(self.close)
 
     def close(self) -> None:
-        """Let go of every file; happens by itself at the end of the process."""
+        """Close every file; the end of the process does this as well."""
         for stream in (self._metrics_file, self._log_file):
             if stream is not None:
                 stream.close()
@@ -142,7 +142,7 @@ class LogX:
     # ------------------------------------------------------------ messages and metrics
 
     def msg(self, msg: object) -> None:
-        """Print, and keep in logging.log once there is a log directory."""
+        """Print a message, and write it to logging.log if the log directory is open."""
         if not self.rank0:
             return
         print(msg)
@@ -150,7 +150,7 @@ class LogX:
             self._log_file.write(f"{msg}\n".encode("utf-8", "backslashreplace"))
 
     def metric(self, phase: str, metrics: Mapping[str, Any], epoch: int | None = None) -> None:
-        """Record numbers of an epoch (`val`) or an iteration (`train`); without `epoch` they are counted from 0."""
+        """Record numbers of an epoch (`val`) or an iteration (`train`); without `epoch`, calls are counted from 0."""
         self.require("metric")
         if not self.rank0:
             return
@@ -161,7 +161,7 @@ class LogX:
             epoch = self._epochs.get(canonical, 0)
             self._epochs[canonical] = epoch + 1
         else:
-            self._epochs[canonical] = epoch  # as in runx, no +1 for a given epoch
+            self._epochs[canonical] = epoch  # as in runx, a given epoch is kept without +1
         numbers = {name: script.build_number(value) for name, value in metrics.items()}
         if canonical == "val":
             row: list[object] = []
@@ -205,7 +205,7 @@ class LogX:
 
     @contextlib.contextmanager
     def suspend_flush(self, flush_at_end: bool = True) -> Iterator[None]:
-        """Many TensorBoard calls with one flush, at the end or left to the writer."""
+        """Make TensorBoard calls without a flush after each one; `flush_at_end`: flush once after the last call."""
         before, self.eager_flush = self.eager_flush, False
         try:
             yield
@@ -218,7 +218,7 @@ class LogX:
 
     @property
     def best_metric(self) -> float | None:
-        """The metric of the best checkpoint, also of an earlier process; read when it is first needed."""
+        """The metric of the best checkpoint, which may be of an earlier process; the first use reads it."""
         if not self._best_is_known:
             self._best_metric, self._best_is_known = checkpoint.load_metric(self.best_ckpt_fn), True
             if self._best_metric is None:
@@ -229,7 +229,7 @@ class LogX:
 
     @staticmethod
     def is_better(save_metric: float, best_metric: float | None, higher_better: bool) -> bool:
-        """NaN is better than nothing but never better than a number."""
+        """Compare two metrics: NaN is better than no metric, but never better than a number."""
         if best_metric is None or math.isnan(best_metric):
             return best_metric is None or not math.isnan(save_metric)
         return save_metric > best_metric if higher_better else save_metric < best_metric
@@ -242,7 +242,7 @@ class LogX:
         higher_better: bool = True,
         delete_old: bool = True,
     ) -> bool | None:
-        """Keep this model as the last one, and as the best one if it is. Returns whether it is; None off rank 0."""
+        """Save the last checkpoint, and the best one if `metric` is the best; return whether it is, None off rank 0."""
         self.require("save_model")
         if not self.rank0:
             return None
@@ -267,20 +267,20 @@ class LogX:
         return is_better
 
     def get_best_checkpoint(self) -> str | None:
-        """The path of the best checkpoint, of the highest epoch if there are several, or None."""
+        """Return the path of the best checkpoint, of the highest epoch if there are several, or None."""
         self.require("get_best_checkpoint")
         return self._find_newest(_BEST)
 
     def _find_newest(self, pattern: re.Pattern[str]) -> str | None:
         try:
             found = [match for name in os.listdir(self.logdir) if (match := pattern.fullmatch(name))]
-        except FileNotFoundError:  # on another rank, before rank 0 created it
+        except FileNotFoundError:  # another rank may get here before rank 0 has created the folder
             return None
         newest = max(found, key=lambda match: int(match[1]), default=None)
         return os.path.join(self.logdir, newest[0]) if newest else None
 
     def load_model(self, path: str | os.PathLike[str]) -> tuple[Any, dict[str, Any]]:
-        """The state dict of a checkpoint, and everything else that was saved with it."""
+        """Return the state dict of a checkpoint, and the other values that were saved with it."""
         content = checkpoint.load_checkpoint(os.fspath(path))
         if not isinstance(content, Mapping) or "state_dict" not in content:
             wanted = "load_model reads what save_model({'state_dict': ...}) wrote"
@@ -300,7 +300,7 @@ def _open_appending(path: str) -> script.Stream:
         return path, fd
 
     stream = script.Stream("logx", open_file)
-    stream.retry()  # creates the file, so that it is there before the first line
+    stream.retry()  # this creates the file before the first line is written
     return stream
 
 
@@ -310,8 +310,8 @@ def _remove(path: str) -> None:
 
 
 def write_hparams(path: str, hparams: object) -> None:
-    """Write parameters as JSON, with other types as text. An existing file stays, except that of `assay runx`, which
-    has only parameters of the sweep: the script adds its defaults, and values as it has parsed them."""
+    """Write parameters as JSON, with values of other types as text. An existing file is kept, except that of `assay
+    runx`, which has only the sweep's parameters: the script's defaults and parsed values are added to it."""
     known: dict[str, Any] = {}
     if os.path.exists(path):
         folder, run_dir = os.path.dirname(path) or os.curdir, os.environ.get(layout.ENV_RUN_DIR)
@@ -331,7 +331,7 @@ def write_hparams(path: str, hparams: object) -> None:
 
 
 def _open_tensorboard(logdir: str) -> Any:
-    """Return a writer, or None with a message if none is installed, which must not stop a training."""
+    """Return a TensorBoard writer; print a message and return None if none is installed, so that a training goes on."""
     for module in ("tensorboardX", "torch.utils.tensorboard"):
         with contextlib.suppress(ImportError):
             from importlib import import_module
@@ -354,7 +354,7 @@ def _say_once(text: str) -> None:
 
 
 def find_logdir(coolname: bool, *, quiet: bool = False) -> str:
-    """Return the run's directory inside a run, else a folder below LOGROOT, or below runs/adhoc if that is not set."""
+    """Return the run's directory inside a run, else a folder below LOGROOT, or below runs/adhoc without LOGROOT."""
     run_dir = os.environ.get(layout.ENV_RUN_DIR)
     if run_dir:
         return run_dir
@@ -370,7 +370,7 @@ def find_logdir(coolname: bool, *, quiet: bool = False) -> str:
 
 def load_logroot() -> str | None:
     """Load LOGROOT from ./.runx, else from ~/.config/runx.yml, without PyYAML, which a training script may not have.
-    A relative path is relative to its file."""
+    A relative LOGROOT is relative to the file that sets it."""
     for path in (".runx", os.path.expanduser("~/.config/runx.yml")):
         with contextlib.suppress(FileNotFoundError, IsADirectoryError):
             match = _LOGROOT_LINE.search(read_text(path))

@@ -33,7 +33,7 @@ def call_original(
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser for an original's flags and our additions, which do not make the original's abbreviations ambiguous."""
+    """A parser for an original's flags and Assay's, which do not make abbreviations of the original's ambiguous."""
 
     def __init__(self, description: str | None) -> None:
         super().__init__(description=description, epilog="NAME=VALUE gives a parameter other values than the file.")
@@ -54,7 +54,7 @@ class Parser(argparse.ArgumentParser):
         return [each for each in found if each[0] not in self._added] or found
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
-        """Parse the words. Those of the form NAME=VALUE are overrides, also after a flag that takes many words."""
+        """Parse the words; words of the form NAME=VALUE are overrides, also after a flag that takes many words."""
         parsed, rest = self.parse_known_args(args, namespace)
         overrides = [word for word in rest if is_override(word)]
         if unknown := [word for word in rest if not is_override(word)]:

@@ -28,14 +28,14 @@ from assay.values.layout import HPARAMS_FILE, LOGX_METRICS_FILE, PARAM_FILE, STA
 from assay.values.run import FolderRun, State
 from assay.values.study import Params, Value
 
-MAX_NAME_BYTES = 240  # of a directory's name; file systems allow 255, and temporary names need the rest
+MAX_NAME_BYTES = 240  # longest name of a directory; file systems allow 255, and temporary names need the rest
 _LOGDIR = "LOGDIR"  # a placeholder in runx files for the run directory
 
 StatWord = Literal["running", "finished", "failed"]
 
 _MLRUNNER_LOG = re.compile(r"log\..+?\.(\d{8}\.\d{6})(?:\..+)?", re.DOTALL)
 _STAT_LINE = re.compile(r"([A-Za-z_][\w-]*): (running|finished|failed)")
-# words that YAML 1.1 does not read as a string: such a command needs quotes
+# words that YAML 1.1 does not read as a string: a command of this name needs quotes
 _YAML_WORDS = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null", "none"})
 
 
@@ -65,7 +65,7 @@ def load_runx_folder(folder: str) -> FolderRun | None:
 
 
 def load_mlrunner_folder(folder: str) -> FolderRun | None:
-    """Load a directory with files of mlrunner. `running` counts as stopped, since its process is gone."""
+    """Load a directory with files of mlrunner. `running` counts as stopped, since the command's process is gone."""
     if not os.path.exists(f"{folder}/{PARAM_FILE}"):
         return None
     problems: list[str] = []
@@ -99,7 +99,7 @@ def load_submitted_params(folder: str) -> dict[str, Value]:
     text = _load_text(folder, SUBMIT_SCRIPT, [])
     try:
         words = shlex.split(text or "")
-        inner = next((word for word in words if " --" in word), None)  # a farm's command contains the training's
+        inner = next((word for word in words if " --" in word), None)  # a farm's command contains the training command
         words = shlex.split(inner) if inner is not None else words
     except ValueError:
         return {}
@@ -181,7 +181,7 @@ def write_mlrunner_param(
 
 
 def write_mlrunner_stat(folder: str, stat: Mapping[str, StatWord]) -> None:
-    """Write `stat`. Other commands in the file keep their word."""
+    """Write `stat`; commands that are only in the file keep their words."""
     with locked(folder):
         merged = {**load_mlrunner_stat(folder), **stat}
         lines = [f"{command}: {word}" for command, word in sorted(merged.items())]

@@ -1,4 +1,4 @@
-"""Other tools' command lines and files: a plug-in for each tool, since they need different plug-ins of ours."""
+"""Other tools' command lines and files: a plug-in for each tool, since the tools need different plug-ins of Assay."""
 
 from __future__ import annotations
 

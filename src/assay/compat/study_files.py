@@ -11,7 +11,7 @@ from assay.values.study import Axis, Random
 
 
 def build_folder(options: LoadOptions) -> str:
-    """Return the folder in which commands run: as in the originals the current one, not that of the file."""
+    """Return the folder in which commands run: as in the originals the current folder, not the folder of the file."""
     return os.path.abspath(options.cwd or os.getcwd())
 
 

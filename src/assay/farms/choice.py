@@ -1,6 +1,6 @@
 """Farms as files define them (study files, settings and `.runx`), and the farm that a name means.
 
-A farm is a template of ours, or an engine with its keys. Whether it can be used is found before anything is written.
+A farm is a template with a submit command, or an engine with its keys. Farms are checked before anything is written.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _EXAMPLE = "as in {kind: slurm, partition: gpu, time: 2h}, or {submit: 'qsub -N 
 
 
 def read_farm(fields: Fields, entry: Item, key: str) -> Farm | None:
-    """Read one section; None if the farm cannot be used: the problems state why."""
+    """Read the section of one farm; None if the farm cannot be used, with the reasons in `fields.problems`."""
     kind = entry.node.find("kind") if entry.node.kind == "mapping" else None
     if kind is None:
         return _read_template(fields, entry, key)
@@ -77,7 +77,7 @@ def read_option(fields: Fields, node: Node, key: str, kind: str) -> Any:
 
 
 def _read_devices(fields: Fields, node: Node, key: str) -> int | str | None:
-    """Read `2`, or a number with its type, `a100:2`; a MIG slice is a type as well, `1g.5gb:1`."""
+    """Read a number of devices, `2`, or a number with a type, `a100:2`; a MIG slice is a type as well, `1g.5gb:1`."""
     if isinstance(node.value, int):
         return fields.integer(node, key)
     if node.kind == "scalar" and re.fullmatch(_DEVICES, node.text):
@@ -145,7 +145,7 @@ def _check_signal(fields: Fields, given: Mapping[str, Item], options: Mapping[st
 
 
 def _check_hosts(fields: Fields, given: Mapping[str, Item], options: Mapping[str, Any], key: str) -> None:
-    """Report a number for a host that is not in the list: its name is a mistake."""
+    """Report invalid names of hosts, an empty list of hosts, and numbers for hosts that are not in the list."""
     hosts = options.get("hosts") or ()
     if "hosts" in given and given["hosts"].node.kind == "sequence" and not hosts:
         fields.problems.add(
@@ -180,7 +180,7 @@ def _read_template(fields: Fields, entry: Item, key: str) -> Farm | None:
 
 
 def read_farm_settings(settings: Settings) -> dict[str, Farm]:
-    """Return farms by name: a project's section replaces the user's. Each farm keeps the problems of its section."""
+    """Return the settings' farms by name: a project's section replaces the user's. Problems are kept in each farm."""
     found: dict[str, Farm] = {}
     for table in settings.tables.get("farms", ()):
         problems = Problems()
@@ -191,7 +191,7 @@ def read_farm_settings(settings: Settings) -> dict[str, Farm]:
 
 
 def build_engine_farm(name: str) -> Farm | None:
-    """Return the farm of `slurm`, `ray` or `ssh:HOST`, which need no section; None: not the name of an engine."""
+    """Return the farm of `slurm`, `ray` or `ssh:HOST`, which need no section; None for all other names."""
     if name.startswith(SSH_PREFIX) and name != SSH_PREFIX:
         if not is_host(host := name.removeprefix(SSH_PREFIX)):
             raise UsageError(f"{host!r} is not a host", NO_HOST)
@@ -203,7 +203,7 @@ def build_engine_farm(name: str) -> Farm | None:
 
 
 def find_farm(study: Study, name: str, settings: Settings) -> Farm:
-    """Return the farm of this name: the study's, else the settings', else the engine. Raise if it cannot be used."""
+    """Return the farm `name` of the study, else of the settings, else the engine. Raise if the farm cannot be used."""
     farm = _find_farm(study, name, settings)
     if farm is None:
         raise _build_not_found(study, name, settings)
@@ -211,7 +211,7 @@ def find_farm(study: Study, name: str, settings: Settings) -> Farm:
         raise ConfigError(farm.problems)
     if not farm.is_engine:
         return farm
-    # the study's resources of one run count where the farm's section has no others
+    # the study's resources of one run apply if the farm's section does not set them
     needs = {"gpus": study.resources.gpus, "cpus": study.resources.cpus if study.resources.cpus > 1 else None}
     known = find_engines()[farm.kind]
     given = {key: value for key, value in needs.items() if value is not None and key in known}
@@ -251,7 +251,7 @@ def _build_not_found(study: Study, name: str, settings: Settings) -> NotFoundErr
         close = needs_host or suggest(name, names)
         return NotFoundError("farm", name, known, f"{close}; {listed}" if close else listed)
     close = needs_host or did_you_mean(name, names)
-    problem = missing.problems[0]  # it names the place in the file
+    problem = missing.problems[0]  # the problem has the position in the file
     first = close if problem.hint is None or problem.hint.startswith("known") or name in REQUIRED else problem.hint
     return ConfigError([replace(problem, hint=f"{first}; {listed}" if first else listed)])
 

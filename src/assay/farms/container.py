@@ -1,9 +1,9 @@
 """Containers of Slurm's jobs: the image, the runtime, the mounted folders, and the digest that is recorded.
 
 `job.sh` runs on the node itself. Each command of the run is started inside the container by a shell function that the
-batch script defines (ASSAY_LAUNCH), so that leases, tokens, logs and exit codes are those of every run.
+batch script defines (ASSAY_LAUNCH), so leases, tokens, logs and exit codes are the same as without a container.
 
-An image of a registry is pulled once for each study, into `.assay/containers`: all of its runs have the same one.
+An image of a registry is pulled once for each study, into `.assay/containers`: all runs of a study have the same image.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CONTAINER_FUNCTION = "_assay_container"
 _PULL_S = 3600.0
 _FOLDER = "containers"
 
-# The study's folder has the run's directory and its copy of the code; a live code folder may be elsewhere.
+# The study's folder contains the run's directory with the copy of the code; the folder of live code may be elsewhere.
 _APPTAINER = r"""command -v apptainer > /dev/null || exit {missing}
 _assay_container() {
   apptainer exec {flags} --bind "${ASSAY_RUN_DIR%/*}" --bind "$(pwd -P)" --pwd "$PWD" {image} bash -c "$1"
@@ -56,7 +56,7 @@ def choose_runtime(farm: Farm) -> str | None:
 
 
 def check_container(farm: Farm) -> None:
-    """Check what can be examined on this machine, before anything is written."""
+    """Check the image and the runtime as far as this machine can, before anything is written."""
     runtime, image = choose_runtime(farm), str(farm.options.get("container"))
     if runtime is None:
         return
@@ -72,7 +72,7 @@ def check_container(farm: Farm) -> None:
 
 
 def load_image(farm: Farm, study_dir: str) -> ContainerImage | None:
-    """Return the image with its digest, pulled first if a registry has it. Raise InfrastructureError if that fails."""
+    """Return the image with its digest; pull Apptainer's image of a registry. Raise InfrastructureError on failure."""
     runtime, image = choose_runtime(farm), str(farm.options.get("container"))
     if runtime is None:
         return None
@@ -112,7 +112,7 @@ def build_srun_flags(farm: Farm, image: ContainerImage | None) -> str:
 
 
 def _is_remote(image: str, runtime: str) -> bool:
-    """Whether an image is in a registry: Pyxis takes such names as they are."""
+    """Return whether an image is in a registry; Pyxis takes the names of such images unchanged."""
     is_name = not image.startswith(("/", ".", "~")) and not image.endswith(".sqsh")
     return "://" in image or (runtime == PYXIS and is_name)
 

@@ -1,6 +1,6 @@
 """The engines that farms name (`--on slurm|ray|ssh:HOST`), and the keys that a section of each may have.
 
-One table: readers of files take the keys and their kinds from it, each executor finds the values in `Farm.options`.
+Readers of files take the keys and their kinds from ENGINES; each executor finds the values in `Farm.options`.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from assay.execute.places import find_executor
 from assay.plugins import merge
 from assay.values.units import parse_duration
 
-# how a value is written, and what it becomes in `Farm.options`:
+# The kinds of values: how a value is written, and what it becomes in `Farm.options`.
 # count: whole number from 1; amount: whole number from 0; number: from 0, fractions allowed; text; texts: one or a
 # list, a tuple; duration: seconds; size: bytes; switch: true or false; numbers: a mapping of names to numbers;
 # counts and amounts: one for all hosts, or a mapping of hosts to them; signal: a text such as USR1@2m;
-# devices: an amount, or TYPE:NUMBER; runtime: of a container
+# devices: an amount, or TYPE:NUMBER; runtime: the runtime of a container
 ENGINES: Mapping[str, Mapping[str, str]] = {
     "slurm": {
         "partition": "text",
@@ -56,8 +56,8 @@ ENGINES: Mapping[str, Mapping[str, str]] = {
         "ssh_options": "texts",
     },
 }
-SIGNALS = ("HUP", "INT", "QUIT", "ABRT", "ALRM", "TERM", "USR1", "USR2", "URG", "CONT")  # that sbatch takes by name
-MOST_BEFORE_S = 65535  # the most that sbatch takes
+SIGNALS = ("HUP", "INT", "QUIT", "ABRT", "ALRM", "TERM", "USR1", "USR2", "URG", "CONT")  # names for sbatch
+MOST_BEFORE_S = 65535  # the longest time before the limit that sbatch accepts
 REQUIRED: Mapping[str, tuple[str, ...]] = {"ssh": ("hosts",)}
 SSH_PREFIX = "ssh:"
 LOST_AFTER_S = 600.0  # how long a host may not answer before its runs are started again elsewhere
@@ -72,6 +72,6 @@ def parse_signal(text: str) -> tuple[str, int] | None:
 
 
 def find_engines() -> Mapping[str, Mapping[str, str]]:
-    """Return our engines, and the executors of other plug-ins with the keys that they declare."""
+    """Return the engines of this plug-in, and the executors of other plug-ins with the keys that they declare."""
     others = [name for name in merge("executors") if name not in (*ENGINES, "submit")]
     return {**ENGINES, **{name: find_executor(name).keys for name in others}}

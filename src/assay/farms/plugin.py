@@ -1,4 +1,4 @@
-"""Farms: Slurm, Ray, ssh and submit commands."""
+"""The plug-in of the farms: Slurm, Ray, ssh and submit commands."""
 
 from __future__ import annotations
 

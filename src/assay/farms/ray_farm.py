@@ -16,7 +16,7 @@ from assay.values.study import Farm
 LOCAL = "local"
 _REACH_S = 5.0
 _ANSWER_S = 10.0
-# what a client of gRPC sends first; Ray's head answers it with settings of its own
+# the first bytes that a client of gRPC sends; Ray's head answers them with its own settings
 _GRPC_HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
 _DASHBOARD_PORTS = {"http": 80, "https": 443}
 _CLUSTER_HINT = "start one (`ray start --head`), or correct `address`"
@@ -53,13 +53,13 @@ def check_amounts(farm: Farm) -> None:
 
 
 def can_give(nodes: Nodes, farm: Farm) -> bool:
-    """Return whether one of these nodes has all requested resources once it is free."""
+    """Return whether one of the nodes has all requested resources once it is free."""
     demand = build_demand(farm)
     return any(all(node.get(name, 0.0) >= amount for name, amount in demand.items()) for node in nodes)
 
 
 def refuse_demand(nodes: Nodes, farm: Farm, cluster: str) -> UsageError:
-    """Build the error for a demand that no node can ever meet, or that none can meet while others use the nodes."""
+    """Build the error for a demand that no node can ever meet, or that no node can meet while other jobs run."""
     demand, free = build_demand(farm), "free " if can_give(nodes, farm) else ""
     found = "; ".join(sorted({_render_amounts(node, demand) for node in nodes})) or "no node"
     return UsageError(
@@ -80,7 +80,7 @@ def _render_amounts(amounts: Mapping[str, float], names: Iterable[str]) -> str:
 
 
 def choose_address(farm: Farm) -> str:
-    """Return the farm's own address, else that in Ray's variable; without either a cluster of our own is used."""
+    """Return the farm's address, else that in RAY_ADDRESS, else `local`: a cluster that the supervisor starts."""
     return str(farm.options.get("address") or os.environ.get("RAY_ADDRESS") or LOCAL)
 
 
@@ -117,13 +117,13 @@ def find_absence(address: str) -> str:
 
 
 def _parse_address(address: str) -> tuple[str, int, bytes, bool]:
-    """Return host and port of a head or a dashboard, a question that it answers, and whether it takes only TLS."""
+    """Return host and port of a head or a dashboard, a request that it answers, and whether it takes only TLS."""
     if not is_jobs_address(address):
         host, _, port = address.rpartition(":")
         if not host or not port.isdecimal():
             hint = "write `auto`, `local`, HOST:PORT as in 10.0.0.1:6379, or the dashboard's address as in"
             raise UsageError(f"{address!r} is not a Ray address", f"{hint} http://10.0.0.1:8265")
-        is_plain = os.environ.get("RAY_USE_TLS", "0") in ("", "0")  # else the head would not answer plain text
+        is_plain = os.environ.get("RAY_USE_TLS", "0") in ("", "0")  # with TLS the head does not answer plain text
         return host, int(port), _GRPC_HELLO if is_plain else b"", False
     try:
         parts = urlsplit(address)
@@ -136,11 +136,11 @@ def _parse_address(address: str) -> tuple[str, int, bytes, bool]:
 
 
 def _reach(host: str, port: int, question: bytes, uses_tls: bool) -> str:
-    """Return why a server does not answer a request at all, or "": the port of a frozen process takes connections."""
+    """Return why a server does not answer a request, or "". A frozen process takes connections, but does not answer."""
     try:
         with socket.create_connection((host.strip("[]"), port), _REACH_S) as connection:
             connection.settimeout(_ANSWER_S)
-            if uses_tls:  # whether the certificate is valid is Ray's client's affair: its refusal is an answer too
+            if uses_tls:  # an error of TLS is an answer too: Ray's client itself checks the certificate
                 import ssl
 
                 with contextlib.suppress(ssl.SSLError):
@@ -148,7 +148,7 @@ def _reach(host: str, port: int, question: bytes, uses_tls: bool) -> str:
             elif question:
                 connection.sendall(question)
                 connection.recv(1)
-    except UnicodeError:  # of an empty label, as in a..b, or one that is too long
+    except UnicodeError:  # the host has an empty label, as in a..b, or a label that is too long
         return "the name of its host is not valid"
     except (OSError, OverflowError) as error:
         return getattr(error, "strerror", None) or str(error) or type(error).__name__

@@ -1,7 +1,7 @@
 """Functions that run on the nodes of a Ray cluster: sent by value, they need only the standard library and bash.
 
-A job lives no longer than the worker that waits for it, since Ray then gives its GPUs to another job: a guard, one
-for each worker, ends what the job has started.
+A job must end with the worker that waits for it, since Ray then gives the worker's GPUs to another job: each worker
+has a guard, which ends the processes of the job.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _HIGHEST_OWN_CODE = 128  # a higher code may mean that a signal ended the job
 
 
 class Tasks:
-    """Starts tasks and keeps their results. `idle_s`: leave after this many seconds without tasks and calls."""
+    """Starts tasks and keeps their results. `idle_s`: exit after this many seconds without tasks and calls."""
 
     def __init__(self, idle_s: float = 0.0) -> None:
         import ray
 
-        # Ray starts a new worker for each GPU task, since frameworks keep GPU memory; our workers use no GPU
+        # Ray starts a new worker for each GPU task, since frameworks keep GPU memory; Assay's workers use no GPU
         self._task = ray.remote(max_retries=0, max_calls=0)(run_job)
         self._refs: dict[str, Any] = {}
         self._ends: dict[str, Ended] = {}
@@ -47,14 +47,14 @@ class Tasks:
         with self._lock:
             for job in jobs:
                 tag = job["tag"]
-                if tag not in self._refs and tag not in self._ends:  # else an interrupted call is repeated
+                if tag not in self._refs and tag not in self._ends:  # a known tag: an interrupted call is repeated
                     limits = _avoid_hosts(job["avoid"], job["demand"]) if job["avoid"] else {}
                     chosen = self._task.options(name="assay", **options, **limits) if limits else task
                     self._refs[tag] = chosen.remote(job)
         return {}
 
     def look(self, tags: Sequence[str], timeout_s: float) -> dict[str, Ended | None]:
-        """Return how each of these tasks ended, if it has ended; None for an unknown task."""
+        """Return how tasks ended, leaving out tasks that have not ended; None for an unknown task."""
         self._called_at = time.monotonic()
         found = self._find(tags)
         if not found and timeout_s:
@@ -103,8 +103,8 @@ class Tasks:
 
 
 def _avoid_hosts(hosts: Sequence[str], demand: dict[str, float]) -> dict[str, Any]:
-    """Return options that keep a task off hosts on which its run was given up, if another node could run it. Such a
-    host may have joined again since: Ray then gives it another node id, and Ray has no label for the name of a host."""
+    """Return options that keep a task off hosts on which its run was given up, if another node could run the task. The
+    options have node ids, since Ray has no label for the name of a host, and a host that joins again has a new id."""
     import ray
 
     nodes = [node for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
@@ -156,8 +156,8 @@ def run_job(job: dict[str, Any]) -> Ended:
 
 
 def _wait_for_output(fd: int) -> None:
-    """Wait until the job has left. Without its raylet a node is dead to Ray: the worker leaves, the guard ends it."""
-    raylet = int(os.environ.get("RAY_RAYLET_PID") or os.getppid())  # else: the parent is another process
+    """Wait until the job has ended. Exit if the node's raylet has died, so that the worker's guard ends the job."""
+    raylet = int(os.environ.get("RAY_RAYLET_PID") or os.getppid())  # the parent may not be the raylet
     watch = select.poll()
     watch.register(fd, select.POLLIN)
     while not watch.poll(1000):
@@ -176,7 +176,7 @@ _guards: dict[int, Any] = {}
 
 def _find_guard(text: str) -> Any:
     """Return this worker's guard, which notices the end of its pipe when the worker dies, for whatever reason. The
-    guard is not a child of the worker, which kills its children when it leaves."""
+    guard is not a child of the worker, since a worker that exits kills its children."""
     if os.getpid() not in _guards:
         starter = subprocess.Popen(
             ["bash", "-c", 'bash -c "$0" <&0 &', text],
@@ -208,19 +208,19 @@ def _inform_guard(text: str, tag: str, pid: int, end: str) -> None:
 
 # ---------------------------------------------------------------- in bash
 
-# Starts job.sh ($0; its tag is $1), prints its pid, then how it ended and CPU time. Ray kills the children of a worker
-# that leaves before the worker itself: job.sh must not be one, or its commands would go on, and come to an end that
-# is not noted, until the guard acts. What waits for job.sh has no tag, since it is not part of the run. With `set -m`
-# bash does not make what it starts in the background ignore SIGINT; `setsid` does not lead a group there, so it never
-# forks.
+# RUNNER starts job.sh ($0, with the tag $1), prints its pid, and after its end the exit code and the CPU time. Ray
+# kills the children of a worker that exits before the worker itself: job.sh must not be a child, or its commands would
+# go on without job.sh until the guard acts, and their ends would not be recorded. The shell that waits for job.sh has
+# no tag, since it is not part of the run. With `set -m` bash does not make background processes ignore SIGINT; `setsid`
+# does not lead the process group here, so `setsid` never forks.
 RUNNER = r"""set -m
 { $(command -v setsid) bash -c 'echo $$ >&3; ASSAY_ATTEMPT=$1 exec bash "$0" 3>&-' "$0" "$1"
   echo $? >&3; times >&3; } 3>&1 > /dev/null &
 """
 
-# The guard takes the token, so that a job.sh that cannot be found yet does not begin. It kills job.sh first, so that a
-# command that answers TERM with exit 0 does not pass for finished; its watcher outlives it until nothing is left.
-# `_find` is `processes.BASH_FIND_TAGGED`.
+# The guard takes the token, so that a job.sh that cannot be found yet does not begin. The guard kills job.sh first, so
+# that a command that exits with 0 on TERM does not count as finished; the watcher of job.sh ends after all processes of
+# the job. `processes.BASH_FIND_TAGGED` defines `_find`.
 GUARD = (
     processes.BASH_FIND_TAGGED
     + r"""
@@ -243,16 +243,16 @@ done
 )
 
 
-# The entry point of a Ray Job, which `sh` runs. A network file system may show the file a little later; a file of this
-# path on another machine has another tag.
+# ENTRY is the entry point of a Ray Job, which `sh` runs. A network file system may show the file a little later; on a
+# machine that does not share the file system, a file at the same path has another tag.
 ENTRY = (
     "f={path}; n=0; until grep -qsxF '# {tag}' \"$f\"; do n=$((n + 1)); [ $n -le 5 ] || {{ "
     'echo "{refused}$f is not there on the node $(hostname): runs need a folder that all nodes share"; exit 126; }}; '
     "sleep 1; done; {then}"
 )
 
-# The entry point starts job.sh in a session of its own, as a worker does. If this shell is killed, by `stop_job` or
-# with its worker, the pipe to the guard ends. The guard is not a child, since Ray kills children.
+# JOB_STARTER starts job.sh in a session of its own, as a worker does. If the starter's shell is killed, by `stop_job`
+# or with its worker, the pipe to the guard ends. The guard is not a child of the shell, since Ray kills children.
 JOB_STARTER = r"""#!/usr/bin/env bash
 # {tag}
 exec 9> >(setsid bash -c {guard} > /dev/null 2>&1 <&0 9>&- &)

@@ -1,11 +1,11 @@
-"""Jobs as tasks of a Ray cluster, one that exists or one of this supervisor's own, and as Ray Jobs of a remote one.
+"""Jobs as tasks of a Ray cluster, an existing one or the supervisor's own, and as Ray Jobs of a remote cluster.
 
 The protocol is that of farms (`farms/submit.py`): the lease is published first, `job.sh` takes `token.N` before it does
-anything, `end.N` shows that it has left. Ray decides where and when; how a run ended is read from its files, never from
-what Ray reports about a task. Ray never repeats a task. job.sh and the run directory are on a file system that all
-nodes share.
+anything, `end.N` shows that `job.sh` has exited. Ray decides where and when a job runs; how a run ended is read from
+the run's files, never from Ray's report about a task. Ray never repeats a task. job.sh and the run directory are on a
+file system that all nodes share.
 
-`ray_bridge` calls Ray, in a child process; `ray_nodes` runs on the nodes; `ray_farm` knows what a farm requests.
+`ray_bridge` calls Ray, in a child process; `ray_nodes` runs on the nodes; `ray_farm` has the resources of a farm.
 """
 
 from __future__ import annotations
@@ -47,20 +47,20 @@ from assay.values.study import Farm
 
 _RECONNECT_S = 5.0
 _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 1.0  # between checks of files, if Ray does not report an end by itself
-_ASK_S = 2.0  # between questions to a dashboard about jobs whose files show nothing
-_SILENCE_S = 5.0  # limit of an answer about tasks, after which it is examined whether the head can be reached
+_ASK_S = 2.0  # between requests to a dashboard about jobs whose files show no end
+_SILENCE_S = 5.0  # limit of an answer about tasks, after which the connection to the head is tested
 _LOOK_S = 30.0  # limit of a dashboard's answer, and the time until the reason is reported why no job begins
 _NODES_S = 5.0  # between requests for the list of living nodes
 _ELSEWHERE_S = 15.0  # a guard on another node has this long to end what a dead worker has started
-_PROBE_S = 15.0  # between checks whether a cluster without connection is there
+_PROBE_S = 15.0  # between checks whether an unconnected cluster can be reached
 _SETTLE_S = 20.0  # how long Ray may take to report the end of a job
-_MOST_SILENCE_S = 60.0  # limit of the answers about tasks together; then the connection is closed
+_MOST_SILENCE_S = 60.0  # longest time without an answer about tasks; then the connection is closed
 _CLUSTER_DEATH_S = 90.0  # Ray's nodes end themselves and their workers when the head was away for 60 s
 _BATCH_S = 0.05  # the first of several jobs that are submitted together waits no longer than this for the others
 
 
 class RayExecutor(SubmitExecutor):
-    """`sizes`: the resources that a cluster of our own reports (num_cpus, num_gpus); otherwise Ray detects them."""
+    """`sizes`: the resources of the supervisor's own cluster (num_cpus, num_gpus); by default Ray detects them."""
 
     name = "ray"
 
@@ -69,12 +69,12 @@ class RayExecutor(SubmitExecutor):
         self._sizes = dict(sizes or {})
         self._bridge: Bridge | None = None
         self._failed_at = -_RECONNECT_S
-        self._ends: dict[Key, Ended | None] = {}  # of watched jobs; None: Ray does not know the job
+        self._ends: dict[Key, Ended | None] = {}  # ends of watched jobs; None: unknown to Ray
         self._over_since: dict[Key, float] = {}
         self._asked_at, self._nodes_at, self._idle_since = 0.0, 0.0, time.monotonic()
         self._dead_hosts: Sequence[str] = ()
-        self._probes: dict[str, tuple[float, str]] = {}  # by cluster: when it was tried last, why it was not reached
-        self._silent_since: float | None = None  # since when questions about tasks have had no answer
+        self._probes: dict[str, tuple[float, str]] = {}  # by cluster: time of the last test, why it failed
+        self._silent_since: float | None = None  # since when requests about tasks have had no answer
         self._absent_since: dict[str, float] = {}  # by cluster: since when it cannot be reached
         self._taken_back: dict[Key, str] = {}
         self._silences: dict[Key, str] = {}  # by attempt: why it is given up, if its node or cluster does not answer
@@ -86,7 +86,7 @@ class RayExecutor(SubmitExecutor):
 
     @classmethod
     def check(cls, farm: Farm) -> None:
-        """Check that the cluster can run the farm's jobs. The connection is kept for the next executor here."""
+        """Check that the cluster can run the farm's jobs. The connection is kept for this process's next executor."""
         ray_farm.check_amounts(farm)
         bridge = find_bridge(ray_farm.choose_address(farm), {})
         try:
@@ -128,7 +128,7 @@ class RayExecutor(SubmitExecutor):
 
     @classmethod
     def find_job(cls, handle: JobHandle, _run_dir: str) -> str:
-        """Return the name of a Ray Job; for a task, which has no name, that of its cluster."""
+        """Return the name of a Ray Job; for a task, which has no name, the name of its cluster."""
         return f"assay-{handle.tag}" if ray_farm.is_jobs_address(handle.native_id) else handle.native_id
 
     @contextlib.contextmanager
@@ -183,7 +183,7 @@ class RayExecutor(SubmitExecutor):
         return job
 
     def _refuse(self, key: Key, message: str) -> None:
-        """Record that a job was not submitted. If the cluster has it nevertheless, its token decides if it runs."""
+        """Record that a job was not submitted. If the cluster has it nevertheless, the token decides if it runs."""
         self._take_token(*key)
         if self._is_unbegun(*key):
             write_submission(*key, 126, message)
@@ -214,7 +214,7 @@ class RayExecutor(SubmitExecutor):
             pause_s = min(pause_s * 1.5, _LONGEST_PAUSE_S)
 
     def _explain_wait(self) -> None:
-        """Report why no job of ours begins: others use the cluster, or the node that could run the job has left."""
+        """Report why no watched job begins: other jobs use the cluster, or the node that could run the job has left."""
         now, bridge, watched = time.monotonic(), self._bridge, self._watched.items()
         if (
             bridge is None
@@ -238,7 +238,7 @@ class RayExecutor(SubmitExecutor):
         return handle
 
     def _look(self, left_s: float, pause_s: float) -> None:
-        """Ask Ray for the ends of watched jobs; if Ray cannot be asked, read their files."""
+        """Request the ends of watched jobs from Ray; without a connection, the jobs' files are read."""
         keys = [key for key in self._watched if key not in self._ends]
         ours = [key for key in keys if self._is_asked(self._watched[key])]
         self._ends.update(dict.fromkeys(set(keys).difference(ours)))
@@ -252,7 +252,7 @@ class RayExecutor(SubmitExecutor):
             self._ends.update(dict.fromkeys(key for key in ours if key not in self._ends and self._is_cut_off(key)))
 
     def _look_at_files(self, keys: Sequence[Key], pause_s: float) -> None:
-        """Read the files of jobs and rarely ask a dashboard: each job leaves `end.N`, unless it has died or waits."""
+        """Read the files of jobs and rarely query a dashboard: each job leaves `end.N`, unless it has died or waits."""
         begun = [key for key in keys if key not in self._waiting]
         ended = [key for key in begun if has_numbered(key[0], "end", key[1])]
         self._ends.update(dict.fromkeys(ended))
@@ -270,7 +270,7 @@ class RayExecutor(SubmitExecutor):
                 write_submission(*key, 126, end[0].removeprefix(REFUSED))
 
     def _ask(self, keys: Mapping[str, Key], timeout_s: float) -> Mapping[Key, Ended | None]:
-        """Ask about attempts by their tags: a directory may be removed and made again."""
+        """Request the ends of attempts by their tags, since a directory may be removed and made again."""
         try:
             bridge = self._connect()
             patience_s = _LOOK_S if bridge.takes_jobs else _SILENCE_S
@@ -284,7 +284,7 @@ class RayExecutor(SubmitExecutor):
         return {keys[tag]: end for tag, end in ends.items()}
 
     def _is_still_asked(self, bridge: Bridge) -> bool:
-        """Report that the head of a cluster does not answer about tasks. Ray itself waits for it for a minute."""
+        """Report a head that does not answer, and return whether to keep the connection. Ray itself waits a minute."""
         now = time.monotonic()
         self._silent_since = self._silent_since or now
         if reason := self._probe(bridge.cluster):
@@ -295,7 +295,7 @@ class RayExecutor(SubmitExecutor):
         return not handle.native_id.startswith(LOCAL)
 
     def _is_asked(self, handle: JobHandle) -> bool:
-        """Whether the job is on the cluster that we are connected to."""
+        """Return whether the job is on the cluster to which this executor is connected."""
         if self._bridge is None and self._is_shared(handle) and ray_farm.choose_address(self.farm) != LOCAL:
             if time.monotonic() - self._failed_at < _RECONNECT_S:
                 return False
@@ -321,7 +321,7 @@ class RayExecutor(SubmitExecutor):
             found = super()._judge(handle, run_dir)
             if found is not Liveness.GONE:
                 return found
-        self._take_token(run_dir, handle.attempt)  # a worker that is just about to start it will leave
+        self._take_token(run_dir, handle.attempt)  # a worker that is about to start the job will exit
         return super()._judge(handle, run_dir)
 
     def _judge_elsewhere(self, handle: JobHandle, run_dir: str, host: str) -> Liveness:
@@ -347,15 +347,15 @@ class RayExecutor(SubmitExecutor):
             return self._bridge is not None, self._is_cut_off(key)
         if found[key] is not None:
             return True, True
-        # never submitted; or its owner in the cluster has died, and its tasks with it
+        # the job was never submitted, or its owner in the cluster has died with its tasks
         was_submitted = load_submit_code(*key) == 0
         if was_submitted:
             self._taken_back[key] = f"the Ray cluster at {handle.native_id} does not know it: it was started again"
         return False, was_submitted or handle.supervisor_pid == os.getpid()
 
     def _is_cut_off(self, key: Key) -> bool:
-        """Return whether the job runs on a machine that the cluster has given up. Ray ends its task only minutes later
-        if nothing has closed the connection: the machine has frozen, or its network is down."""
+        """Return whether the job runs on a machine that the cluster has given up. If the machine has frozen or its
+        network is down, nothing closes the connection, and Ray ends the job's task only minutes later."""
         token = self._load_token(*key)
         if token is None or self._bridge is None or self._bridge.takes_jobs or self._silent_since is not None:
             return False
@@ -366,8 +366,8 @@ class RayExecutor(SubmitExecutor):
         return token.host in self._dead_hosts
 
     def _is_cluster_gone(self, handle: JobHandle, key: Key) -> bool:
-        """Return whether nothing of a job can begin or continue on a cluster that we are not connected to. A job that
-        has not begun is taken back as soon as the cluster does not answer: its token decides if that was too early."""
+        """Return whether a job can neither begin nor continue on a cluster to which there is no connection. A job that
+        has not begun is taken back as soon as the cluster does not answer; its token shows if it began nevertheless."""
         reason, cluster = self._probe(handle.native_id), f"the Ray cluster at {handle.native_id}"
         is_own = ray_farm.choose_address(self.farm) == LOCAL
         ours = self._bridge.cluster if self._bridge is not None else LOCAL if is_own else ""
@@ -386,7 +386,7 @@ class RayExecutor(SubmitExecutor):
         return bool(ours)
 
     def _report_absence(self, cluster: str, reason: str) -> float:
-        """Report once that a cluster does not answer; return after how long what runs there is given up.
+        """Report once that a cluster does not answer; return the time after which the cluster's jobs are given up.
         Jobs go on without a dashboard, but not without the head."""
         is_dashboard = ray_farm.is_jobs_address(cluster)
         limit_s = self._lost_after_s if is_dashboard else min(_CLUSTER_DEATH_S, self._lost_after_s)
@@ -408,7 +408,7 @@ class RayExecutor(SubmitExecutor):
         return reason
 
     def _report_once(self, message: str, about: str = "") -> None:
-        """Report a message, unless the same or one about the same thing was reported."""
+        """Report a message, unless the same message or one with the same `about` was reported."""
         if (about or message) not in self._reported:
             self._reported.add(about or message)
             self._messages.append(message)
@@ -427,7 +427,7 @@ class RayExecutor(SubmitExecutor):
         return ("user", f"stopped in Ray (job {name})") if self._was_cancelled(handle, key) else None
 
     def _was_cancelled(self, handle: JobHandle, key: Key) -> bool:
-        """Whether a person stopped a Ray Job by Ray's own command; Ray is asked if the job's files show no end."""
+        """Return whether a person stopped a Ray Job with Ray's command; Ray is queried if the files show no end."""
         has_end = not self._is_unbegun(*key) and find_unfinished(*key) == ""
         if has_end or not ray_farm.is_jobs_address(handle.native_id) or not self._is_asked(handle):
             return False
@@ -435,12 +435,12 @@ class RayExecutor(SubmitExecutor):
         while key not in (ends := self._ask({handle.tag: key}, 0.0)) and time.monotonic() < deadline:
             time.sleep(_SHORTEST_PAUSE_S)
         end = ends.get(key)
-        return end is not None and end[0] == "STOPPED"  # by `ray job stop`, or in the same way
+        return end is not None and end[0] == "STOPPED"  # the state after `ray job stop`
 
     # ------------------------------------------------------------ ending
 
     def cancel(self, jobs: Sequence[tuple[JobHandle, str]], grace_s: float) -> None:
-        """Cancel jobs by files, which need no connection; with one, jobs that wait in Ray's queue are removed."""
+        """Cancel jobs by files, which need no connection; with a connection, Ray's queue drops jobs that wait."""
         super().cancel(jobs, grace_s)
         waiting = [handle.tag for handle, run_dir in jobs if self._is_unbegun(run_dir, handle.attempt)]
         if waiting and self._bridge is not None:
@@ -448,7 +448,7 @@ class RayExecutor(SubmitExecutor):
                 self._bridge.call("cancel", waiting)
 
     def close(self) -> None:
-        """End the connection; a cluster of our own ends with its last executor, and its jobs with it."""
+        """Close the connection; the supervisor's own cluster and its jobs end with the cluster's last executor."""
         if self._bridge is not None:
             self._bridge.users -= 1
             if self._bridge.users <= 0:
@@ -474,7 +474,7 @@ class RayExecutor(SubmitExecutor):
 
 
 def _check_demand(farm: Farm, bridge: Bridge) -> None:
-    """Check that the cluster can meet the demand; nodes that have joined count, and so do those that have left."""
+    """Check that a node of the cluster can meet the demand, among the known nodes or those of a new list."""
     ray_farm.check_amounts(farm)
     if ray_farm.can_give(bridge.nodes, farm):
         return
@@ -499,7 +499,7 @@ def _build_job(farm: Farm, request: JobRequest) -> dict[str, Any]:
 
 
 def _build_remote_job(farm: Farm, request: JobRequest) -> dict[str, Any]:
-    """Write `submit.sh.N` into the run directory: the entry point of a Ray Job executes it as soon as it sees it."""
+    """Write `submit.sh.N` into the run directory: the entry point of a Ray Job executes it when the node sees it."""
     path = os.path.join(request.dir, layout.submit_script_name(request.attempt))
     text = ray_nodes.JOB_STARTER.format(
         tag=request.tag,

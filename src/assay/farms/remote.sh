@@ -1,30 +1,30 @@
-# What is done on a host that is reached by ssh, by bash with the argument ROOT, which reads requests from stdin.
-# Everything is in ROOT/.assay-jobs, made here with a marker file: nothing outside of it is changed, and in it only names
-# that are made here are removed. runs/UID is a run's folder, code/HASH a copy of the code that runs are given copies of,
-# never/UID.N an attempt that may not begin here any more, for a day.
-# A request is a count and as many fields; fields end with a zero byte in both directions: names may hold anything else.
-# An empty field instead of a count ends the wait of `look`. Each request has a subshell of its own.
+# The program on a host that is reached by ssh: bash executes it with the argument ROOT; it reads requests from stdin.
+# All files are in ROOT/.assay-jobs, which the program makes with a marker file: no other folder is changed, and only
+# names that the program makes are removed. runs/UID is a run's folder, code/HASH the code that is copied for runs,
+# never/UID.N marks for a day an attempt that may not begin on this host any more.
+# A request is a count and as many fields; fields end with a zero byte in both directions, since no name contains one.
+# An empty field instead of a count ends the wait of `look`. Each request runs in a subshell of its own.
 set +eu; export LC_ALL=C
 given=$1
 case $given in '~') given=$HOME ;; '~/'*) given=$HOME/${given#'~/'} ;; /*) ;; *) given=$HOME/$given ;; esac
 root=$given/.assay-jobs marker=made-by-assay
 uids='[0-9a-f]{12}' hashes='[0-9a-f]{32}'
-exec 8<> <(:)  # nothing ever comes from there: a read with a time limit sleeps without a process
+exec 8<> <(:)  # descriptor 8 never has data: a read from it with a time limit sleeps without a process
 
 nap() { read -r -t "$1" -u 8 _; [ $? -gt 128 ] || sleep "$1"; }
 say() { printf '%s\0' "$@"; }
 refuse() { message=$2; exit "$1"; }
-alive() {  # PID START BOOT: after the set, field k of /proc/PID/stat is argument k
+alive() {  # PID START BOOT: after `set`, field k of /proc/PID/stat is argument k
   local stat boot=-
   read -r boot < /proc/sys/kernel/random/boot_id; [ "$3" = "$boot" ] || return 1
   IFS= read -r stat < "/proc/$1/stat" || return 1
   set -- "$1" "$2" ${stat##*) }; [ "${22}" = "$2" ] && [ "$3" != Z ]
 } 2>/dev/null
-take_token() {  # a job that has not begun by now never will
+take_token() {  # N: take the token of a job that has not begun, which can then never begin
   { set -C; echo "- 0 0 - 0" > "token.$1"; } 2>/dev/null; local code=$?; set +C; return $code
 }
 is_starting() { local pid start boot; read -r pid start boot 2>/dev/null < ".start.$1" && alive "$pid" "$start" "$boot"; }
-judge() {  # of attempt N, in the run's folder; into state
+judge() {  # N: set `state` to the state of attempt N, in the run's folder
   local host= pid start boot _
   [ ! -s "token.$1" ] || read -r host pid start boot _ < "token.$1"
   if [ "$host" = - ]; then state=never
@@ -35,15 +35,15 @@ judge() {  # of attempt N, in the run's folder; into state
     else state=dead; fi
   elif [ ! -e "token.$1" ] && [ -s ".start.$1" ] && ! is_starting "$1"; then
     if take_token "$1"; then state=never; else state=running; fi
-  elif [ -e "token.$1" ]; then state=running  # it is just being written, or could not be: the disk is full
+  elif [ -e "token.$1" ]; then state=running  # the token is being written, or cannot be: the disk is full
     is_starting "$1" || { nap 0.2; [ -s "token.$1" ] || is_starting "$1" || state=dead; }
   else state=waiting; fi
 }
-emit() {  # NAME OFFSET SIZE: as many bytes as announced, also where the file shrinks meanwhile
+emit() {  # NAME OFFSET SIZE: write as many bytes as announced, even if the file shrinks during that
   say F "$1" "$2" $(($3 - $2))
   [ "$3" = "$2" ] || { tail -c "+$(($2 + 1))" -- "$1"; head -c $(($3 - $2)) /dev/zero; } 2>/dev/null | head -c $(($3 - $2))
 }
-follow() {  # what grows, from where it was read to
+follow() {  # write the new bytes of growing files
   local name files=() sizes i
   shopt -s nullglob
   for name in *.log log.* *.jsonl *.csv metrics/*.jsonl *.timeout *.exit.*; do
@@ -51,7 +51,7 @@ follow() {  # what grows, from where it was read to
   done
   [ ${#files[@]} -gt 0 ] || return
   sizes=($(stat -c %s -- "${files[@]}" 2>/dev/null))
-  [ ${#sizes[@]} = ${#files[@]} ] || return  # one of them has just been removed: next time
+  [ ${#sizes[@]} = ${#files[@]} ] || return  # a file has just been removed: the next request reads the files
   for i in "${!files[@]}"; do
     name=${files[i]}
     [ "${known[$name]-}" != "${sizes[i]}" ] || continue
@@ -59,25 +59,25 @@ follow() {  # what grows, from where it was read to
     emit "$name" "${known[$name]:-0}" "${sizes[i]}"
   done
 }
-find_tagged() {  # TAG: into tagged, the processes of an attempt
+find_tagged() {  # TAG: set `tagged` to the processes of an attempt
   local file; tagged=
   [ -n "$1" ] || return 0
   for file in $(grep -lzxF -e "ASSAY_ATTEMPT=$1" /proc/[0-9]*/environ 2>/dev/null); do
     file=${file#/proc/}; tagged+=" ${file%/*}"
   done
 }
-list() {  # TAG: files, links and empty folders but the code, with sizes and hashes; and what still runs
+list() {  # TAG: list files, links and empty folders except the code, with sizes and hashes, and running processes
   local name pid round not_code=(\( -path ./code -o -path './code.*' \) -type d -prune -o)
-  for round in 1 2 3 4 5; do  # what has ended may need a moment to be gone
+  for round in 1 2 3 4 5; do  # ended processes may need a moment to disappear
     find_tagged "$1"; [ -n "$tagged" ] || break; nap 0.02
   done
   for pid in $tagged; do read -r name 2>/dev/null < "/proc/$pid/comm" && say P "$pid $name"; done
-  say N; rm -f .now; : > .now  # times are compared with this one's, by one and the same clock
+  say N; rm -f .now; : > .now  # times of files are compared with that of .now, which is by the same clock
   find . "${not_code[@]}" -type d ! \( -readable -executable \) -printf 'u\0%P\0%s\0%T@\0\0' -prune -o \
     \( -type f -o -type l -o -type d -empty \) -printf '%y\0%P\0%s\0%T@\0%l\0' 2>/dev/null; say ''
   find . "${not_code[@]}" -type f -exec sha256sum -z -- {} + 2>/dev/null; say ''
 }
-of_session() {  # PID: into members, everything in the session that it opened
+of_session() {  # PID: set `members` to the processes of the session that PID leads
   local file stat; members=
   for file in /proc/[0-9]*/stat; do
     IFS= read -r stat < "$file" || continue
@@ -87,16 +87,16 @@ of_session() {  # PID: into members, everything in the session that it opened
 chunks() { local size; while IFS= read -r -d '' size && [ "$size" -gt 0 ]; do head -c "$size"; done; }
 
 is_ours() { [ -f "$root/$marker" ] && [ -O "$root" ]; }
-make_root() {  # with its marker, or not at all; what is there already stays as it is
+make_root() {  # make the root with its marker, or not at all; an existing root is not changed
   local new=$root.$BASHPID.$RANDOM
   [ -d "$given" ] || message=$(mkdir -p -m 700 "$given" 2>&1) || return
   message=$(mkdir -m 700 "$new" 2>&1) || return
   message=$({ echo 'Assay made this folder, and removes what it no longer needs in it.' > "$new/$marker"; } 2>&1) &&
     mv -n -T "$new" "$root"
-  [ ! -d "$new" ] || { rm -f "$new/$marker"; rmdir "$new"; }  # another was first, or the disk is full
+  [ ! -d "$new" ] || { rm -f "$new/$marker"; rmdir "$new"; }  # another process was first, or the disk is full
   [ -e "$root" ]
 }
-remove_old() {  # FOLDER PATTERN TEST...: what has exactly such a name
+remove_old() {  # FOLDER PATTERN TEST...: remove the folders whose names match PATTERN as a whole
   local folder=$1 pattern=$2; shift 2
   find "$folder" -mindepth 1 -maxdepth 1 -type d -regextype posix-extended -regex "$folder/$pattern" "$@" -exec rm -rf {} +
 }
@@ -116,11 +116,11 @@ hello() {
   remove_old . "\\.old-$uids\\.[0-9]+"
   remove_old . "\\.new-$uids\\.[0-9]+" -mtime +0
   remove_old code "$hashes" -mtime +30
-  remove_old runs "$uids" -mtime +0 ! -exec test -e {}/job.sh \;  # cancelled before they came
+  remove_old runs "$uids" -mtime +0 ! -exec test -e {}/job.sh \;  # runs that were cancelled before they arrived
   find never -type f -regextype posix-extended -regex "never/$uids\.[0-9]+" -mtime +0 -exec rm -f {} +
 } 2>/dev/null
 started() { [ -e "$dir/token.$n" ] || [ -e "$dir/.start.$n" ] || [ -e "never/$uid.$n" ]; }
-stage() {  # UID N HASH VARIABLE=VALUE...; answers `started`, or what it needs: `run` or `code`; then come the files, as a tar
+stage() {  # UID N HASH VARIABLE=VALUE...: answer `started`, or `run` or `code`: then a tar with these files follows
   local uid=$1 n=$2 hash=$3 dir=runs/$1 stat boot why; shift 3
   check_uid "$uid"
   [[ $hash =~ ^(-|$hashes)$ ]] || refuse 9 "not the name of a copy of code: $hash"
@@ -137,7 +137,7 @@ stage() {  # UID N HASH VARIABLE=VALUE...; answers `started`, or what it needs: 
     mv -T "$new/.code-copy" "code/$hash" 2>/dev/null || rm -rf "$new/.code-copy"
     touch "code/$hash"
   elif [ "$hash" != - ] && [ ! "code/$hash" -nt .yesterday ]; then touch "code/$hash"; fi
-  exec 9< . && flock 9 2>/dev/null  # an earlier connection may have brought the same
+  exec 9< . && flock 9 2>/dev/null  # an earlier connection may have brought the same files
   ! started || { say started; return; }
   if [ "$hash" != - ] && { [ ! -d "$dir/code" ] || [ "$(cat "$dir/.code" 2>/dev/null)" != "$hash" ]; }; then
     [ ! -d "$dir/code" ] || rm -rf "$dir/code"
@@ -152,7 +152,7 @@ stage() {  # UID N HASH VARIABLE=VALUE...; answers `started`, or what it needs: 
   set -- x x ${stat##*) }; echo "$! ${22:-0} $boot" > ".start.$n"
   say started
 }
-wait_for_end() {  # WAIT in hundredths of a second: until a job has ended, a request or an empty field comes, or the time is over
+wait_for_end() {  # WAIT (1/100 s): return when a job has ended, a request or an empty field comes, or WAIT is over
   local left=$1 i tick=$((2 + ${#ends[@]} / 20))
   while [ "$left" -gt 0 ] && ! read -r -t 0; do
     for i in "${ends[@]}"; do [ ! -e "$i" ] || return; done
@@ -170,7 +170,7 @@ look() {  # WAIT, then for each run: UID N TAG OWNERLESS COUNT, then COUNT times
     unset known; declare -A known=()
     for ((; count > 0; count--, i += 2)); do known[${all[i]}]=${all[i + 1]}; done
     [ ! -e "$root/never/$uid.$n" ] || { say S "$uid" "$n" never '- 0 0 - 0'; continue; }
-    [ "$ownerless" = 0 ] || mkdir "$root/runs/$uid" 2>/dev/null  # what its dead owner has sent may still be on its way
+    [ "$ownerless" = 0 ] || mkdir "$root/runs/$uid" 2>/dev/null  # the files that a dead owner has sent may still arrive
     cd "$root/runs/$uid" 2>/dev/null || { say S "$uid" "$n" missing ''; continue; }
     judge "$n"
     if [ "$state" = waiting ] && [ "$ownerless" = 1 ]; then take_token "$n" && state=never; fi
@@ -179,7 +179,7 @@ look() {  # WAIT, then for each run: UID N TAG OWNERLESS COUNT, then COUNT times
     if [ "$state" = ended ]; then list "$tag"; elif [ "$state" = never ]; then (forget "$uid" "$n"); else follow; fi
   done
 }
-send() {  # UID, then for each file: NAME OFFSET SIZE; answers with their bytes from there on, one after another
+send() {  # UID, then for each file: NAME OFFSET SIZE; answer with the bytes of one file after another, from OFFSET on
   local uid=$1 total=0 whole=() i; shift; local all=("$@")
   check_uid "$uid"
   cd "$root/runs/$uid" 2>/dev/null || refuse 7 "the run's folder is not there"
@@ -190,10 +190,10 @@ send() {  # UID, then for each file: NAME OFFSET SIZE; answers with their bytes 
       [ "${all[i + 1]}" = 0 ] && whole+=("${all[i]}") || tail -c "+$((all[i + 1] + 1))" -- "${all[i]}"
     done
     if [ ${#whole[@]} -gt 500 ]; then say "${whole[@]}" | xargs -0 cat --; elif [ ${#whole[@]} -gt 0 ]; then cat -- "${whole[@]}"; fi
-    head -c "$total" /dev/zero  # where a file has shrunk: the hashes show it
+    head -c "$total" /dev/zero  # fills up for a file that has shrunk: the hashes show the difference
   } 2>/dev/null | head -c "$total"
 }
-cancel() {  # ROUNDS of a tenth of a second before KILL, then for each job UID N TAG MAY_COME: it may still be on its way
+cancel() {  # ROUNDS of a tenth of a second before KILL, then for each job UID N TAG MAY_COME (the job may still arrive)
   local rounds=$1 round i told=' '; shift; local jobs=("$@")
   gather() {
     local i leader pid start boot _; all=
@@ -223,22 +223,22 @@ cancel() {  # ROUNDS of a tenth of a second before KILL, then for each job UID N
     read -r pid _ 2>/dev/null < "token.${jobs[i + 1]}" && [ "$pid" != - ] || (forget "${jobs[i]}" "${jobs[i + 1]}")
   done
 }
-remove() {  # UID: at once gone, or not at all
+remove() {  # UID: rename the folder of a run, so that it disappears at once, then remove its files
   check_uid "$1"
   is_ours && cd "$root" 2>/dev/null || return 0
   local old=.old-$1.$BASHPID
   [ ! -d "runs/$1" ] || mv -T "runs/$1" "$old" 2>/dev/null
   rm -rf "$old" > /dev/null 2>&1 8>&- 9>&- &
 }
-forget() {  # UID N: its copy goes, unless another attempt of the run has it; what is sent of N from now on is not started
+forget() {  # UID N: remove the run's copy, unless another attempt uses it; attempt N is not started if it arrives later
   local file i
   check_uid "$1"
-  is_ours && cd "$root" 2>/dev/null && exec 9< . && flock 9 2>/dev/null || return 0  # nothing is being brought then
+  is_ours && cd "$root" 2>/dev/null && exec 9< . && flock 9 2>/dev/null || return 0  # locked: no files are arriving
   : > "never/$1.$2" || return 0
   for file in "runs/$1"/token.* "runs/$1"/.start.*; do
     [ ! -e "$file" ] || [ "${file##*.}" = "$2" ] || return 0
   done
-  for ((i = 0; i < 100; i++)); do  # job.sh leaves as soon as it finds its token taken: not before the token goes
+  for ((i = 0; i < 100; i++)); do  # job.sh exits as soon as it finds its token taken; the token must exist until then
     (cd "runs/$1" 2>/dev/null && is_starting "$2") || { remove "$1"; return; }
     nap 0.05
   done
@@ -253,5 +253,5 @@ while IFS= read -r -d '' count; do
     "${words[@]}"
     say Z 0 ''
   )
-  [ $? -lt 100 ] || exit 1  # cut off in the middle of an answer
+  [ $? -lt 100 ] || exit 1  # an answer was cut off in the middle
 done

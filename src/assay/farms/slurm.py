@@ -1,20 +1,20 @@
-"""Jobs on Slurm: jobs that are started together are one job array, each task of which runs one `job.sh`.
+"""Jobs on Slurm: jobs that are started together are one job array; each task runs one `job.sh`, or several (`pack`).
 
 The files of a run are those of every farm (`submit.py`): the lease comes first, `token.N` decides which copy of a job
-runs, `end.N` shows that it left. The files of an array are in `.assay/slurm` of the study:
+runs, `end.N` shows that `job.sh` has exited. The files of an array are in `.assay/slurm` of the study:
 
 ID.list        for each task its run directory, its command and, with `resume:`, the name of its `warned.N`, each ended
                by a zero byte
-ID.sh          the script that Slurm starts: a task reads its line of the list
+ID.sh          the script that Slurm starts: a task reads its entries of the list
 ID.log         the output of `sbatch`: the array's number
 ID.exit.CODE   how `sbatch` ended
-and `submit.log.N` in a run's directory holds `ID INDEX`; a run that is submitted alone has the index `-`, and runs
-that share a task (`pack`) have a plus sign after it.
-On several nodes, `.rank.N` there is the exit code of the first rank that has failed, until its command has ended.
+In a run's directory, `submit.log.N` contains `ID INDEX`: the index is `-` for a run that is submitted alone, and has a
+plus sign after it for runs that share a task (`pack`). On several nodes, `.rank.N` in the run's directory is the exit
+code of the first rank that has failed, until the command has ended.
 
 A job that Slurm starts again (requeued after a node failed or was needed for others) runs as the next attempt of its
-run, unless a supervisor has begun that one: see `slurm_queue.py`, also for nodes that do not answer. Before a
-supervisor gives up a job that has not begun, it takes the token itself.
+run, unless a supervisor has begun that attempt: see `slurm_queue.py`, also for nodes that do not answer. A supervisor
+takes the token of a job that has not begun before it gives the job up.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ _EXIT_CODES = {
     f"{container.NOT_INSTALLED}:0": ", where apptainer is not installed",
 }
 
-# The script reads the task's own line of the list; a node that does not see the list lacks the file system. What is
-# printed before job.sh takes over its streams belongs to its log.
+# The batch script reads the task's entries of the list; a node that does not see the list lacks the file system. Output
+# before job.sh redirects its streams goes to the log of the job.
 _SCRIPT = r"""#!/usr/bin/env bash
 mapfile -d '' -t -s $((3 * ${{SLURM_ARRAY_TASK_ID:-0}})) -n 3 _task < {list}
 [ -n "${{_task[1]}}" ] || exit 4
@@ -79,7 +79,7 @@ exec >> "${{_task[0]}}/{log}" 2>&1
 {body}
 """
 _RUN = 'eval "${_task[1]}"'
-# This script executes several runs, one after another.
+# The batch script for `pack` executes several runs, one after another.
 _PACKED = r"""#!/usr/bin/env bash
 mapfile -d '' -t -s $((3 * {pack} * ${{SLURM_ARRAY_TASK_ID:-0}})) -n $((3 * {pack})) _tasks < {list}
 [ -n "${{_tasks[1]}}" ] || exit 4
@@ -88,14 +88,14 @@ for ((_i = 0; _i < ${{#_tasks[@]}}; _i += 3)); do
   (_task=("${{_tasks[@]:_i:3}}"); _requeue +; exec >> "${{_task[0]}}/{log}" 2>&1; eval "${{_task[1]}}")
 done
 """
-# Slurm signals the batch shell alone. It passes the signal to the run's programs, not to shells, which would end.
+# Slurm signals only the batch shell, which passes the signal to the run's programs, not to shells, which would end.
 _FORWARD = r"""_warn() {{ [ -z "${{_task[2]}}" ] || : >> "${{_task[0]}}/${{_task[2]}}"; _tell $$ {signal}; }}
 trap '_warn 2>/dev/null' {signal}
 eval "${{_task[1]}} &"; _job=$!
 while :; do wait $_job; _code=$?; kill -0 $_job 2>/dev/null || exit $_code; done"""
-# Each command of the run is started as every task, with the variables that torch and others read. srun ends the other
-# ranks as soon as one has failed, and reports the highest code: the first bad code is recorded and becomes the
-# command's. srun takes the number of processors from a variable of its own.
+# srun starts each command of the run as every task, with the variables that torch and other libraries read. srun ends
+# the other ranks as soon as one has failed, and reports the highest exit code: the first nonzero code is recorded and
+# becomes the command's. srun takes the number of processors from SRUN_CPUS_PER_TASK.
 _NODES = r"""_assay_srun() {
   local code note=$ASSAY_RUN_DIR/.rank.$ASSAY_ATTEMPT_NUMBER
   srun --kill-on-bad-exit=1 --wait=0 {flags} bash -c 'export RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_NTASKS
@@ -111,14 +111,14 @@ MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 export MASTER_ADDR MASTER_PORT=$((20000 + SLURM_JOB_ID % 20000)) ASSAY_LAUNCH=_assay_srun
 [ -z "$SLURM_CPUS_PER_TASK" ] || export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK
 """
-# With one task on each node, `torchrun train.py` works as on one machine: it reads its options from these variables.
+# With one task on each node, `torchrun train.py` works as on one machine: torchrun reads its options from PET_….
 _TORCHRUN = r"""export PET_NNODES=$SLURM_JOB_NUM_NODES PET_RDZV_BACKEND=c10d PET_RDZV_ID=$SLURM_JOB_ID
 export PET_RDZV_ENDPOINT=$MASTER_ADDR:$MASTER_PORT
 """
 _RANK = '( eval "$1" ); _code=$?'
-# srun passes a signal on to all processes of the command: shells ignore it, and so does a program until it handles it.
-# After the signal no rank ends the others: one may need longer than another to write its part of a checkpoint. The trap
-# waits for the end of a command in the foreground and keeps its code; a `wait` would end with another code.
+# srun passes a signal to all processes of the command: shells ignore the signal, and so do programs until they handle
+# it. After the signal no rank ends the others, since ranks may take different times to write their parts of a
+# checkpoint. The trap runs after the command in the foreground and keeps the command's code; `wait` would change it.
 _WARNED_RANK = r"""trap _warned=1 {signal}; ( trap "" {signal}; eval "$1" ); _code=$?
     [ $_code = 0 ] || sleep 0.2  # the signal may reach the program a moment before it reaches us"""
 
@@ -146,13 +146,13 @@ class SlurmExecutor(SubmitExecutor):
         self._arrays: dict[int, tuple[int, str]] = {}  # by pidfd: pid and files of every running sbatch
         self._places: dict[tuple[str, int], _Place] = {}
         self._ids: dict[str, str] = {}  # array files -> Slurm's number
-        self._begun: dict[tuple[str, int], int] = {}  # from which answer of the queue on an attempt counts as begun
+        self._begun: dict[tuple[str, int], int] = {}  # first answer of the queue that counts for a begun attempt
         self._noted: Mapping[str, str] = {}
         self._reasons: dict[tuple[str, int], str] = {}  # the last reason that was noted for a job
         self._reported: set[str] = set()
         self._nodes = SilentNodes(farm.options.get("lost_after") or LOST_AFTER_S, self._messages)
-        self._cancelled: set[tuple[str, int]] = set()  # jobs that Slurm was asked to end
-        # once for each study folder: the image may have to be pulled
+        self._cancelled: set[tuple[str, int]] = set()  # jobs that were cancelled in Slurm
+        # the image is loaded once for each study folder, since it may have to be pulled
         self._load_image = cache(partial(container.load_image, farm))
 
     # ------------------------------------------------------------ before
@@ -163,7 +163,7 @@ class SlurmExecutor(SubmitExecutor):
         container.check_container(farm)
         argv = ("sbatch", "--test-only", "--output=/dev/null", *build_flags(farm), "--wrap=true")
         answer = queue.call(argv)
-        # a node that is down now may be used later: whether it can be is found when the job is submitted
+        # a node that is down now may be up later: Slurm refuses or accepts the job when it is submitted
         is_certain = "node configuration is not available" not in answer.stderr or queue.are_all_nodes_up()
         if answer.returncode != 0 and is_certain:
             problem = f"Slurm would refuse the jobs of {farm.name}: {queue.summarize_errors(answer.stderr)}"
@@ -212,7 +212,7 @@ class SlurmExecutor(SubmitExecutor):
                 requests = [request for request, _ in group]
                 for first in range(0, len(requests), size):
                     self._submit_array(study_dir, requests[first : first + size], hosts)
-        except AssayError as error:  # no other supervisor submits a job whose lease we have
+        except AssayError as error:  # no other supervisor submits jobs that this one has leased
             submitted = {base for _, base in self._arrays.values()}
             for run_dir, attempt in [(request.dir, request.attempt) for request, _ in jobs]:
                 if (run_dir, attempt) not in self._places or self._places[run_dir, attempt].base not in submitted:
@@ -236,7 +236,7 @@ class SlurmExecutor(SubmitExecutor):
             is_packed = self._pack > 1 and len(requests) > 1
             for count, each in enumerate(requests):
                 place = _Place(base, str(count // self._pack) if len(requests) > self._pack else "-", is_packed)
-                # written before sbatch runs: from now on the lease means that a job may start
+                # the submit log is written before sbatch runs: from now on a job with a lease may start
                 path = os.path.join(each.dir, layout.submit_log_name(each.attempt))
                 write_new(path, f"{number} {place.index}{'+' if is_packed else ''}\n".encode())
                 self._places[each.dir, each.attempt] = place
@@ -287,11 +287,11 @@ class SlurmExecutor(SubmitExecutor):
                     write_new(f"{base}.exit.{128 + os.WTERMSIG(status)}", b"")
             if self._load_code(base) != 0:
                 for key in [key for key, place in self._places.items() if place.base == base]:
-                    self._waiting.discard(key)  # each is polled from now on
+                    self._waiting.discard(key)  # the jobs of the array are polled from now on
             self._pause_s = _SHORTEST_PAUSE_S
 
     def _start_pending(self) -> None:
-        """Read what Slurm reports; nothing waits in this process to be submitted."""
+        """Read Slurm's newest answer; this executor keeps no jobs that wait for their submission."""
         self._queue.poll(filter(None, [self._find_task(*key) for key in self._watched]))
         if self._queue.reasons is not self._noted:
             self._noted = self._queue.reasons
@@ -301,13 +301,13 @@ class SlurmExecutor(SubmitExecutor):
                 self._waiting.discard(key)
 
     def _is_pending(self, run_dir: str, attempt: int) -> bool:
-        """Whether the job is in Slurm's queue, is not reported by Slurm yet, or waits for other runs of its task."""
+        """Return whether the job is in Slurm's queue, is unknown to Slurm yet, or waits for other runs of its task."""
         place, state = self._find_place(run_dir, attempt), self._find_state(run_dir, attempt)
         is_packed = place is not None and place.is_packed
         return not state or state in queue.WAITING or (is_packed and queue.is_active(state))
 
     def _note_reasons(self) -> None:
-        """Report once why Slurm does not start a job, unless it waits for its turn, and record it in the submit log."""
+        """Record in the submit logs why Slurm does not start jobs, and report each unusual reason once."""
         for run_dir, attempt in self._watched:
             task = self._find_task(run_dir, attempt)
             reason = self._queue.reasons.get(task or "", "")
@@ -317,7 +317,7 @@ class SlurmExecutor(SubmitExecutor):
             self._reasons[run_dir, attempt] = reason
             path = os.path.join(run_dir, layout.submit_log_name(attempt))
             with contextlib.suppress(OSError), open(path, "a", encoding="utf-8") as file:
-                if file.tell() < _TAIL_BYTES // 2:  # the first line names the array and the task
+                if file.tell() < _TAIL_BYTES // 2:  # the tail must contain the first line
                     file.write(f"waits: {reason}\n")
             if reason not in queue.USUAL | self._reported:
                 self._reported.add(reason)
@@ -356,7 +356,7 @@ class SlurmExecutor(SubmitExecutor):
         return self._places.get(key)
 
     def _load_code(self, base: str) -> int | None:
-        """Return how sbatch ended; None if it has not ended, as far as we know."""
+        """Return how sbatch ended; None if it has not ended, as far as is known."""
         if os.path.exists(f"{base}.exit.0"):
             return 0
         folder, name = os.path.split(base)
@@ -364,7 +364,7 @@ class SlurmExecutor(SubmitExecutor):
         return next((int(code) for head, _, code in found if head == name), None)
 
     def _find_task(self, run_dir: str, attempt: int) -> str | None:
-        """Return Slurm's name of the job, `123_4` or `123`; None if it has none."""
+        """Return Slurm's name of the job, `123_4` or `123`; None if the job has no name yet."""
         place = self._find_place(run_dir, attempt)
         if place is None:
             return None
@@ -383,7 +383,7 @@ class SlurmExecutor(SubmitExecutor):
         token = self._load_token(run_dir, handle.attempt)
         if found is not Liveness.UNKNOWN or token is None or not token.host:
             return found
-        # gone if Slurm has ended it; `explain_end` finds out whether its node answered
+        # a job that Slurm has ended is gone; `explain_end` finds out whether its node answered
         is_over = self._queue.down is not None and self._is_over(run_dir, handle.attempt)
         # a job that Slurm is ending, perhaps since a person cancelled it, ends when Slurm reports it
         is_ending = self._find_state(run_dir, handle.attempt) == "COMPLETING"
@@ -396,14 +396,14 @@ class SlurmExecutor(SubmitExecutor):
         return task is not None and self._queue.is_over(task, self._find_beginning(run_dir, attempt))
 
     def _find_state(self, run_dir: str, attempt: int) -> str:
-        """Return the state in the newest answer of Slurm; empty if there is none."""
+        """Return the job's state in the newest answer of Slurm; empty if the state is unknown."""
         return self._queue.state(self._find_task(run_dir, attempt) or "") or ""
 
     def _find_beginning(self, run_dir: str, attempt: int) -> int:
         return self._begun.setdefault((run_dir, attempt), self._queue.next_answer())
 
     def _explain_silence(self, run_dir: str, attempt: int) -> str | None:
-        """Why an attempt on a silent node is given up; None if the node answers, or if a person cancelled the job."""
+        """Return why an attempt on a silent node is given up; None if the node answers or the job was cancelled."""
         token = self._load_token(run_dir, attempt)
         is_silent = token is not None and token.node in (self._queue.down or {})
         if token is None or not is_silent or self._find_state(run_dir, attempt).startswith("CANCELLED"):
@@ -424,7 +424,7 @@ class SlurmExecutor(SubmitExecutor):
         code = self._load_code(place.base) if place is not None else None
         if load_submit_code(run_dir, attempt):
             return Liveness.GONE
-        if place is None or code is None:  # the supervisor is about to submit the job, or has died before it did
+        if place is None or code is None:  # the supervisor is about to submit the job, or died before that
             return self._give_up(handle, run_dir) if is_dead else Liveness.UNKNOWN
         if code != 0:
             write_submission(run_dir, attempt, code, queue.summarize_errors(read_end(f"{place.base}.log", _TAIL_BYTES)))
@@ -436,12 +436,12 @@ class SlurmExecutor(SubmitExecutor):
         return Liveness.UNKNOWN if queue.is_active(state) else self._give_up(handle, run_dir)
 
     def _give_up(self, handle: JobHandle, run_dir: str) -> Liveness:
-        """Take the token of a job that Slurm does not have: a copy that starts later finds it taken."""
+        """Take the token of a job that Slurm does not have: a copy of the job that starts later exits."""
         self._take_token(run_dir, handle.attempt)
         return super()._judge(handle, run_dir)
 
     def refusal(self, _handle: JobHandle, _run_dir: str) -> str | None:
-        """Return None: Slurm may take other jobs; `explain_end` explains a refused one."""
+        """Return None: Slurm may take other jobs; `explain_end` explains why a job was refused."""
         return None
 
     def explain_end(self, handle: JobHandle, run_dir: str) -> tuple[EndKind, str] | None:
@@ -461,7 +461,7 @@ class SlurmExecutor(SubmitExecutor):
         """Explain from Slurm's record the end of an attempt whose node answers, or that has not begun."""
         task, is_unbegun = self._find_task(run_dir, handle.attempt), self._is_unbegun(run_dir, handle.attempt)
         place = self._find_place(run_dir, handle.attempt)
-        # if the task of an ended run executes other runs now, Slurm does not know how the ended one ended
+        # while the task of an ended run executes other runs, Slurm does not know how the ended run ended
         goes_on = place is not None and place.is_packed and queue.is_active(self._find_state(run_dir, handle.attempt))
         command = None if is_unbegun else find_unfinished(run_dir, handle.attempt)
         if task is None or command == "" or goes_on:
@@ -482,8 +482,8 @@ class SlurmExecutor(SubmitExecutor):
         return ("taken back" if note.is_taken_back else "lost"), said
 
     def _write_time_limit(self, run_dir: str, handle: JobHandle, command: str) -> None:
-        """Record that Slurm's time limit ended the command, as job.sh records a limit of its own. The limit is one of
-        the attempt: with `resume:` the next attempt goes on."""
+        """Record that Slurm's time limit ended the command, as job.sh records a limit of its own. The limit applies to
+        the attempt: with `resume:` the next attempt continues."""
         marker = layout.exit_marker_name(command, handle.attempt, 124)
         warned = [layout.numbered_name("warned", handle.attempt)] if handle.begins is not None else []
         for name in (*warned, marker.replace(".exit.124", ".timeout"), marker):
@@ -493,8 +493,8 @@ class SlurmExecutor(SubmitExecutor):
     # ------------------------------------------------------------ ending
 
     def cancel(self, jobs: Sequence[tuple[JobHandle, str]], grace_s: float) -> None:
-        """Write the stop file first: a job ends its own processes in the right order. Slurm ends jobs that do not
-        react. Attempts that were given up are not waited for: `end_fenced` has asked Slurm to end them."""
+        """Write the stop files first, so that jobs end their own processes in the right order; Slurm ends jobs that do
+        not react. Attempts that were given up are left out: `end_fenced` has already cancelled them in Slurm."""
         jobs = [job for job in jobs if (job[1], job[0].attempt) not in self._fenced]
         try:
             super().cancel(jobs, grace_s)
@@ -505,7 +505,7 @@ class SlurmExecutor(SubmitExecutor):
             self._scancel(jobs)
 
     def end_fenced(self, handle: JobHandle, run_dir: str) -> None:
-        """Ask Slurm to end the job for good; but a copy that Slurm has started again is the next attempt."""
+        """Cancel the job in Slurm, unless Slurm has started it again: the new copy is the next attempt."""
         key = run_dir, handle.attempt
         stops = [each.stop for each in run_directory.load_history(run_dir).attempts if each.number == handle.attempt]
         if key in self._cancelled or any(stop is None or stop.who == REQUEUED_BY for stop in stops):
@@ -515,7 +515,7 @@ class SlurmExecutor(SubmitExecutor):
         self._scancel([(handle, run_dir)])
 
     def _scancel(self, jobs: Sequence[tuple[JobHandle, str]]) -> None:
-        """Cancel all jobs with one command; Slurm no longer knows those that have ended."""
+        """Cancel all jobs with one command, except tasks that other runs still use."""
         dirs = {run_dir for _, run_dir in jobs}
         found = [
             self._find_task(run_dir, handle.attempt)
@@ -527,7 +527,7 @@ class SlurmExecutor(SubmitExecutor):
             self._queue.ask_soon()
 
     def _run_cancel_command(self, run_dir: str, attempt: int) -> None:
-        """Do nothing here: one scancel ends all jobs."""
+        """Do nothing: `_scancel` cancels all jobs with one command."""
 
     def _may_still_run(self, handle: JobHandle, run_dir: str) -> bool:
         if not super()._may_still_run(handle, run_dir):
@@ -555,7 +555,7 @@ def _load_place(run_dir: str, attempt: int) -> _Place | None:
 
 
 def _has_others(place: _Place | None, dirs: AbstractSet[str]) -> bool:
-    """Return whether the task has another run that has not ended: that run would be cancelled, too."""
+    """Return whether the task has a run outside `dirs` that has not ended, which would be cancelled as well."""
     if place is None or not place.is_packed:
         return False
     try:
@@ -604,7 +604,7 @@ def build_flags(farm: Farm, more: Sequence[tuple[str, object]] = (), packed: int
 
 
 def _count_nodes(options: Mapping[str, object]) -> object:
-    """Return how many nodes a run has if srun starts its commands there."""
+    """Return the number of nodes of a run whose commands srun starts; None for other runs."""
     return options.get("nodes") or (1 if options.get("tasks_per_node") else None)
 
 
@@ -625,7 +625,7 @@ def build_script(farm: Farm, list_path: str, image: container.ContainerImage | N
 
 
 def _build_tasks(farm: Farm, image: container.ContainerImage | None, rank: str) -> str:
-    """Return the script's part by which srun starts a command as every task, in a container if the farm has one."""
+    """Return the part of the script in which srun starts a command as every task, in the container of the farm."""
     tasks = farm.options.get("tasks_per_node") or 1
     flags = shlex.join([f"--ntasks-per-node={tasks}", *farm.options.get("srun_flags", ())])
     flags, inside = f"{flags} {container.build_srun_flags(farm, image)}".rstrip(), ""

@@ -1,12 +1,12 @@
-"""Slurm's commands, the states of our jobs, nodes that do not answer, and jobs that Slurm starts again by itself.
+"""Slurm's commands, the states of jobs, nodes that do not answer, and jobs that Slurm starts again by itself.
 
-One poller asks for all jobs of a supervisor. A call runs in a thread, so that no supervisor is held up by a controller
-that does not answer. A call that fails changes nothing: no job counts as gone because of it. Jobs that `squeue` has
-forgotten are searched for by `sacct`, where there is accounting.
+One poller requests the states of all jobs of a supervisor. The commands run in a thread, so that a controller that does
+not answer delays no supervisor. A command that fails changes no state: no job counts as gone because of a failure. Jobs
+that `squeue` no longer lists are looked up with `sacct`, if the site has accounting.
 
-An attempt on a node that does not answer cannot be seen or ended. It is given up after `lost_after`, or as soon as
-Slurm ended or requeued its job: a `stop.N` of the kind `fence` is written, which the first copy obeys when it wakes up
-and sees the folder, and the next attempt starts on another node.
+An attempt on a node that does not answer cannot be observed or ended. Such an attempt is given up after `lost_after`,
+or as soon as Slurm ended or requeued its job: a `stop.N` of the kind `fence` is written, which the first copy of the
+job obeys when its node sees the folder again, and the next attempt starts on another node.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _CALL_S = 60.0  # a controller under load answers late
 _ASK_S = 15.0  # limit if the caller waits for the answer
 _NODES = ("sinfo", "--noheader", "--Node", "--states=down,no_respond,unk", "--format=%n|%N")  # nodes that do not answer
 _ABSENT_POLLS = 2  # a job counts as vanished when it was absent from this many answers in a row
-REQUEUED_BY = "Slurm, which started it again"  # in `stop.N`, if a second copy of the attempt's own job wrote it
+REQUEUED_BY = "Slurm, which started it again"  # in a `stop.N` that a second copy of the attempt's job wrote
 _MOST_NAMED = 3
 _EXCLUDE = r"(?:--exclude=?|-x=?)(?P<nodes>.*)"
 
@@ -49,7 +49,7 @@ def is_active(state: str) -> bool:
 
 
 def call(argv: Sequence[str], timeout_s: float = _ASK_S) -> subprocess.CompletedProcess[str]:
-    """Call a command of Slurm; one that cannot be started or does not answer also returns a code and a reason."""
+    """Call a command of Slurm; if it cannot be started or does not answer, the result has a code and the reason."""
     try:
         return subprocess.run(
             argv,
@@ -68,14 +68,14 @@ def call(argv: Sequence[str], timeout_s: float = _ASK_S) -> subprocess.Completed
 
 
 def summarize_errors(text: str) -> str:
-    """Return the last errors that a command of Slurm printed, without its own name in front of each line."""
+    """Return the last errors that a command of Slurm printed, without the command's name in front of each line."""
     lines = [re.sub(r"^(?:\w+: )?(?:error: )?", "", line.strip()) for line in text.strip().splitlines()]
     return "; ".join(dict.fromkeys(filter(None, lines[-3:]))) or "it printed nothing"
 
 
 @dataclass(frozen=True, slots=True)
 class SlurmLimits:
-    """Limits of the site, and features that it has."""
+    """Limits and features of a site's Slurm."""
 
     array_size: int  # tasks of one array
     has_accounting: bool
@@ -105,7 +105,7 @@ def load_limits() -> SlurmLimits:
 
 
 class SlurmQueue:
-    """The states of tasks (`123_4`, `123`) as of the newest answer; after the first few, asks once a second at most."""
+    """The states of tasks (`123_4`, `123`) in Slurm's newest answer; after the first requests, one a second at most."""
 
     def __init__(self) -> None:
         self._jobs: set[str] = set()  # array ids
@@ -130,29 +130,29 @@ class SlurmQueue:
             self._followed[job] = self.next_answer()
 
     def next_answer(self) -> int:
-        """Return the number of the first answer to a question that is asked from now on."""
+        """Return the number of the first answer to a request that is sent from now on."""
         return self._answers + (2 if self._question is not None else 1)
 
     def is_over(self, task: str, since: int) -> bool:
-        """Return whether nothing runs of a task that has begun: it has ended, or waits to be started again. An answer
-        before number `since` that reports the task as waiting does not count: it may be from before the task began."""
+        """Return whether a task that has begun no longer runs: it has ended, or waits to be started again. An answer
+        before number `since` that reports the task as waiting does not count: the task may have begun afterwards."""
         state = self.state(task)
         if state is None or state in _ACTIVE:
             return False
         return state not in WAITING or self._answers >= since
 
     def ask_soon(self) -> None:
-        """Shorten the pause: a state is about to change."""
+        """Shorten the pause before the next request: a state is about to change."""
         self._pause_s = _SHORTEST_PAUSE_S
 
     def state(self, task: str) -> str | None:
-        """Return the state of a task; None if it is not known yet."""
+        """Return the state of a task; None if the state is not known yet."""
         if task in self._states:
             return self._states[task]
         return VANISHED if self._absent.get(task, 0) >= _ABSENT_POLLS else None
 
     def poll(self, waiting: Iterable[str]) -> None:
-        """Read an answer that has arrived, or ask again when it is time. `waiting`: tasks that matter."""
+        """Read an answer that has arrived, or send a request if the pause is over. `waiting`: the tasks to look for."""
         if self._question is not None:
             if not self._question.is_alive():
                 asked, self._question = self._question, None
@@ -202,7 +202,7 @@ class SlurmQueue:
 
 
 class _Question(threading.Thread):
-    """A thread that asks for the states of jobs, then for the nodes that do not answer; it ends when both are known."""
+    """A thread that requests the states of jobs, then the nodes that do not answer, and ends when both are known."""
 
     def __init__(self, argv: Sequence[str]) -> None:
         super().__init__(daemon=True)
@@ -213,9 +213,9 @@ class _Question(threading.Thread):
 
 
 def has_given(task: str) -> bool:
-    """Return whether the controller remembers that it gave this number: then a task that it does not know was
-    cancelled. The controller forgets a task at once that is cancelled while it waits in its array, but not one that has
-    begun."""
+    """Return whether the controller has given out the number of this job: if it has, a task that the controller does
+    not know was cancelled. The controller forgets a task at once that is cancelled while it waits in its array, but not
+    a task that has begun."""
     found = re.search(r"^NEXT_JOB_ID\s*=\s*(\d+)", call(("scontrol", "show", "config")).stdout, re.MULTILINE)
     return found is not None and int(found[1]) > int(task.partition("_")[0])
 
@@ -227,11 +227,11 @@ class JobSummary:
     state: str
     code: str  # exit code and signal, `0:9`
     nodes: str
-    is_taken_back: bool  # Slurm has started it again, or will, or needed its nodes for another job
+    is_taken_back: bool  # Slurm has restarted the job, or will, or needed its nodes for another one
 
 
 def load_summary(task: str) -> JobSummary | None:
-    """Return the record of the controller, else of the accounting if there is one; None if neither knows the job."""
+    """Return the controller's record of a job, else that of the accounting; None if neither knows the job."""
     answer = call(("scontrol", "--oneliner", "show", "job", task))
     if answer.returncode == 0:
         found = dict(re.findall(r" (JobState|ExitCode|NodeList|Restarts)=(\S+)", answer.stdout)[:4])
@@ -241,12 +241,12 @@ def load_summary(task: str) -> JobSummary | None:
     rows = _load_accounted((task,), "State", "ExitCode", "NodeList", flags=("--duplicates",))
     if not rows:
         return None
-    _, state, code, nodes = rows[0]  # the oldest: the end of the copy that had begun
+    _, state, code, nodes = rows[0]  # the oldest row has the end of the copy that had begun
     return JobSummary(state.split()[0], code, nodes, len(rows) > 1 or state.startswith("PREEMPTED"))
 
 
 def _load_accounted(tasks: Sequence[str], *fields: str, flags: Sequence[str] = ()) -> list[list[str]]:
-    """Return a row for each task that sacct knows: its name and these fields."""
+    """Return a row for each task that sacct knows: its name and the requested fields."""
     what = ("--noheader", "--allocations", "--parsable2", *flags, f"--format=JobID,{','.join(fields)}")
     answer = call(("sacct", *what, "-j", ",".join(tasks)))
     rows = [line.split("|") for line in answer.stdout.splitlines()] if answer.returncode == 0 else []
@@ -274,7 +274,7 @@ def _parse_nodes(text: str) -> dict[str, str]:
 
 @dataclass(slots=True)
 class SilentNodes:
-    """How long nodes have not answered. Each is reported when it stops answering and when it answers again."""
+    """Measures how long nodes have not answered, and reports when a node stops answering and when it answers again."""
 
     lost_after_s: float
     messages: list[str]
@@ -301,7 +301,7 @@ class SilentNodes:
 
 def build_exclusion(flags: Sequence[str], hosts: Iterable[str]) -> list[str]:
     """Return `--exclude` for the farm's excluded nodes and those on which a run was lost; nothing if no other node
-    could run it. sbatch takes the last of several such options."""
+    could run the job. sbatch takes only the last of several options `--exclude`."""
     nodes = [name for host, name in load_nodes("%N").items() if host in set(hosts)]
     if not nodes:
         return []
@@ -314,10 +314,10 @@ def build_exclusion(flags: Sequence[str], hosts: Iterable[str]) -> list[str]:
     return [option] if answer.returncode == 0 else []
 
 
-# What Slurm starts again runs as the next attempt, where no supervisor has begun that one: `lease.N` is linked by one
-# of both. It does nothing where the run was stopped, concluded, taken back or has failed, and where its next attempt
-# has to begin with a checkpoint; what had not begun just begins. The first copy may live on, out of Slurm's reach: it
-# is fenced, and has another job.log from now on.
+# A job that Slurm starts again runs as the next attempt, unless a supervisor has begun that attempt: one of the two
+# links `lease.N`. The new copy exits if the run was stopped, concluded, taken back or has failed, or if the next
+# attempt has to begin with a checkpoint; a job that had not begun just begins. The first copy may still run, out of
+# Slurm's reach: the first copy is fenced, and the new one gets a job.log of its own.
 REQUEUED = r"""
 _raise() {  # PLACE: in the run's directory; makes the task that of the next attempt, or ends the job
   local first uid n m host lease done= left name text pattern now=${EPOCHREALTIME:-$(date +%s.%N)}

@@ -1,9 +1,8 @@
 """Jobs on hosts that share no file system with this one, by the system's ssh; the hosts need bash, tar and coreutils.
 
 The executor sends run.json, job.sh and the rest of the run's directory as one tar, and the code once for each content.
-It fetches logs, metrics and exit markers as they grow, everything else when the job has ended. `ssh_jobs`: the files
-that show the state of a job; `ssh_host`: what is done on one host; `ssh_session` and remote.sh: the two ends of the
-connection.
+Logs, metrics and exit markers are fetched as they grow, other files when the job has ended. `ssh_jobs`: the files that
+show the state of a job; `ssh_host`: the work on one host; `ssh_session` and remote.sh: the two ends of the connection.
 """
 
 from __future__ import annotations
@@ -91,8 +90,8 @@ class SshExecutor(Executor):
             return [slot for slot, host in usable if all(job.slot.number != slot.number for job in host.jobs.values())]
 
     def _choose_place(self, avoided: Collection[HostAddress]) -> HostSlot:
-        """Choose a slot for a run: a free one on the host that has most of them, if possible one that has answered. The
-        run waits if none is free. It is not placed on hosts on which it was lost, if others answer."""
+        """Choose a slot for a run: a free slot on the host with the most free slots, if possible a host that has
+        answered. The run waits if no slot is free. The `avoided` hosts are used only if no other host can be used."""
         allowed = [slot for slot in self._slots if slot.address not in avoided and self._host(slot).is_usable()]
         addresses = {slot.address for slot in allowed or self._slots}
         free = [slot for slot in self._find_free() if slot.address in addresses]
@@ -121,7 +120,7 @@ class SshExecutor(Executor):
         request = replace(request, env=env, slot=f"{slot.address.name}:{slot.number}", slot_fds=())
         handle = process.build_handle(request, self.name, native_id=slot.render())
         key = (request.dir, request.attempt)
-        ssh_jobs.unsent.add(key)  # before others can see the lease
+        ssh_jobs.unsent.add(key)  # set before other processes can see the lease
         try:
             is_ours = publish(handle)
         except BaseException:
@@ -194,7 +193,7 @@ class SshExecutor(Executor):
         if (run_dir, handle.attempt) in self._shared.lost:
             return Liveness.UNKNOWN
         found = ssh_jobs.load_liveness(handle, run_dir)
-        return Liveness.ALIVE if found is Liveness.UNKNOWN else found  # an earlier call gave the host up: ask again
+        return Liveness.ALIVE if found is Liveness.UNKNOWN else found  # a host that was given up is tried again
 
     def leftovers(self, handle: JobHandle, _run_dir: str) -> Sequence[str]:
         return self._shared.left.pop(handle, ())

@@ -21,7 +21,7 @@ NO_CODE = "-"
 _CHUNK_BYTES = 1 << 20  # bytes of one write
 _PART = ".assay-part-"
 _WHOLE = ".whole"
-NOW = ".now"  # a file that the host makes when it lists what an ended job has left
+NOW = ".now"  # a file that the host makes when it lists the files of an ended job
 _GROWING = ("*.log", "log.*", "*.jsonl", "*.csv", "*.timeout", "*.exit.*")  # the patterns of remote.sh
 _NOT_SENT = (
     *("lease.*", "outcome.*", "stop.*", "token.*", "end.*", "warned.*", "submit.*", "unreachable.*"),
@@ -35,7 +35,7 @@ _OURS = frozenset((*_RECORDS, ".code", NOW, _WHOLE))
 
 
 def write_tar(stream: IO[bytes], run_dir: str, *, with_code: bool) -> None:
-    """Write the run's directory, its code as `.code-copy`, and last an empty file, which shows that all has arrived."""
+    """Write a tar of the run's directory, with its code as `.code-copy`; an empty last file shows that it is whole."""
     with tarfile.open(
         fileobj=stream,
         mode="w|",
@@ -55,7 +55,7 @@ def write_tar(stream: IO[bytes], run_dir: str, *, with_code: bool) -> None:
 
 
 class CodeHashes:
-    """Hashes of a run's code. Copies of one snapshot have equal names, sizes and times: only one of them is read."""
+    """Hashes of the code of runs. Copies of one snapshot have equal names, sizes and times: only one copy is read."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[object, ...], str] = {}
@@ -98,11 +98,11 @@ class RemoteListing:
 
     files: dict[str, int] = field(default_factory=dict)  # name -> size
     hashes: dict[str, str] = field(default_factory=dict)
-    times: dict[str, float] = field(default_factory=dict)  # by the host's clock, of the files and of the listing itself
-    made_at: float = field(default_factory=time.time)  # by the clock of this machine
+    times: dict[str, float] = field(default_factory=dict)  # of the files and of the listing itself, by the host's clock
+    made_at: float = field(default_factory=time.time)  # when the listing arrived, by this machine's clock
 
     def find_time(self, name: str) -> float:
-        """Return when a file was written, by our clock: the host's clock measures only how long ago that was."""
+        """Return the time of a file by this machine's clock: only the age of the file is by the host's clock."""
         now = self.times.get(NOW, 0.0)
         return self.made_at - max(0.0, now - self.times.get(name, now))
 
@@ -113,7 +113,7 @@ class RemoteListing:
 
 
 def list_growing(run_dir: str) -> dict[str, int]:
-    """Return the sizes of the files that have been followed so far."""
+    """Return the sizes of the growing files, such as logs, as far as they have been fetched."""
     found = {}
     with contextlib.suppress(OSError):
         for prefix, patterns in (("", _GROWING), (f"{layout.METRICS_DIR}/", ("*.jsonl",))):
@@ -127,7 +127,7 @@ def list_growing(run_dir: str) -> dict[str, int]:
 
 
 def open_growing(run_dir: str, name: str, offset: int) -> IO[bytes] | None:
-    """Open a file at its next bytes; None if the host may not write it, or if the run's directory was removed."""
+    """Open a growing file at `offset`; None if the host may not write the file, or the run's directory was removed."""
     path = locate(run_dir, name)
     if path is None or not os.path.isdir(run_dir):
         return None
@@ -140,8 +140,8 @@ def open_growing(run_dir: str, name: str, offset: int) -> IO[bytes] | None:
 
 
 def locate(run_dir: str, name: str) -> str | None:
-    """Return where a file of the host's copy belongs; None if that is outside the run's directory, or a file that only
-    this side writes."""
+    """Return the path for a file of the host's copy; None if the path is outside the run's directory, or if only this
+    machine writes the file."""
     top, _, rest = os.path.normpath(name).partition("/")
     is_part = top.startswith(_PART) or rest.rpartition("/")[2].startswith(_PART)
     is_ours = top in _OURS or top.startswith((".start.", "submit.log.", "submit.exit.")) or layout.parse_numbered(top)
@@ -185,7 +185,7 @@ def _has_parents(run_dir: str, name: str) -> bool:
 
 
 def make_parents(run_dir: str, name: str) -> None:
-    """Make the folders of a file, and replace files that are in their place. The run's directory itself is never made:
+    """Make the parent folders of a file, and replace files at their paths. The run's directory itself is never made:
     if it was removed, it stays removed."""
     for folder in _list_parents(run_dir, name):
         _make_folder(folder)
@@ -213,7 +213,7 @@ class PartialFile:
     def __init__(self, run_dir: str, name: str, size: int, digest: str) -> None:
         self.name, self.size, self._digest = name, size, digest
         folder, base = os.path.split(name)
-        mark = blake2b(base.encode("utf-8", "surrogateescape"), digest_size=8).hexdigest()  # hashed: a name may be long
+        mark = blake2b(base.encode("utf-8", "surrogateescape"), digest_size=8).hexdigest()  # names may be too long
         self._target = os.path.join(run_dir, name)
         self._path = os.path.join(run_dir, folder, f"{_PART}{mark}")
         make_parents(run_dir, name)
@@ -238,8 +238,8 @@ class PartialFile:
 
 
 def make_link(run_dir: str, name: str, target: str) -> None:
-    """Make a link to one of the run's own files, as in `last.pt -> step-100.pt`. A link to anything else means nothing
-    here: it is not made, but what was at its path before is removed."""
+    """Make a link to one of the run's own files, as in `last.pt -> step-100.pt`. A link to another path is not made,
+    since it has no meaning on this machine, but the file at the link's path is removed."""
     path = locate(run_dir, name)
     if path is None or (os.path.islink(path) and _has_parents(run_dir, name) and os.readlink(path) == target):
         return
@@ -262,7 +262,7 @@ def make_folder(run_dir: str, name: str) -> None:
 
 
 def sync_names(run_dir: str) -> None:
-    """Flush the folders before the host's copy is removed; the contents of files were flushed one by one."""
+    """Flush the run's directory before the host's copy is removed; the contents of files were flushed one by one."""
     fd = os.open(run_dir, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(fd)

@@ -1,7 +1,7 @@
-"""The work on one host reached by ssh, done by one thread: a host that does not answer delays no other.
+"""The work on one host reached by ssh, done by one thread: a host that does not answer delays no other host.
 
 The token on the host decides whether an attempt runs, so sending a job again after a connection broke starts nothing
-twice. Times of hosts are never compared: only what this machine observes is measured, by its monotonic clock.
+twice. Times of different hosts are never compared: durations are measured by this machine's monotonic clock.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _FIRST_RETRY_S, _LAST_RETRY_S = 0.5, 30.0
 _GIVE_BACK_S = 10.0
 _END_GRACE_S = 5.0  # job.sh itself waits as long
 _JOIN_S = 10.0
-_MOST_FETCHES = 3  # of a job that has left processes running, which may go on writing
+_MOST_FETCHES = 3  # fetches of a job whose remaining processes may go on writing
 
 
 @dataclass(slots=True)
 class Shared:
-    """What the hosts of one executor report to it; guarded by `changed`, like the jobs and cancels of every host."""
+    """The reports of an executor's hosts; `changed` guards them, and also the jobs and cancels of every host."""
 
     lost_after_s: float
     changed: threading.Condition = field(default_factory=threading.Condition)
@@ -64,7 +64,7 @@ class Host:
         self._wake = threading.Event()
         self._is_closed = False
         self._hashes = ssh_files.CodeHashes()
-        self._is_busy = False  # whether the last round brought something
+        self._is_busy = False  # whether the last round had an effect
 
     def begin(self) -> None:
         if self._thread is None:
@@ -86,7 +86,7 @@ class Host:
         self.begin()
 
     def has_fences(self) -> bool:
-        """Return whether the host may answer, and has attempts to end that were given up."""
+        """Return whether the host is not known to be silent, and has attempts to end that were given up."""
         return self.problem is None and any(cancel.is_fence for cancel in self._cancels)
 
     def is_usable(self) -> bool:
@@ -137,7 +137,7 @@ class Host:
         self._session.close()
 
     def _wait(self, retry_s: float) -> None:
-        """Wait for the next try; give back the host's jobs after a silence longer than the restart of a daemon."""
+        """Wait before the next connection; give back the host's jobs after a silence longer than a daemon's restart."""
         deadline = time.monotonic() + retry_s
         while not self._is_closed and (left_s := deadline - time.monotonic()) > 0:
             if not self.is_ready or self._count_silent_s() > _GIVE_BACK_S:
@@ -145,7 +145,7 @@ class Host:
             if self.is_silent():
                 for job in [each for each in self._snapshot() if each.is_watched]:
                     self._give_up(job)
-                    if job.has("stop"):  # not waited for any longer; the job is ended when the host answers
+                    if job.has("stop"):  # a stopped job is ended when the host answers, and not waited for
                         with self._changed:
                             self.jobs[job.key] = replace(job, is_watched=False)
             self._wake.wait(min(left_s, 0.5))
@@ -184,7 +184,7 @@ class Host:
             self._shared.messages.append(f"{message}; no more runs are sent there")
 
     def _give_back(self) -> None:
-        """Give back jobs that were never sent to a host that cannot be reached: the next attempt may run on another."""
+        """Give back jobs that were never sent to an unreachable host: the next attempt may run on another host."""
         for job in self._snapshot():
             if job.request is not None and not job.was_offered():
                 job.write_never()
@@ -220,7 +220,7 @@ class Host:
             return not self.jobs and not self._cancels
 
     def _is_behind(self, job: SshJob) -> bool:
-        """Whether an earlier job uses the slot: a run that avoids another host may have to wait for this one's."""
+        """Return whether an earlier job uses the slot: a run that avoids other hosts may have to wait for a slot."""
         earlier = itertools.takewhile(lambda each: each is not job, self._snapshot())
         return any(each.slot == job.slot for each in earlier)
 
@@ -299,14 +299,14 @@ class Host:
     # ------------------------------------------------------------ following
 
     def _ask_states(self, jobs: Sequence[SshJob], pause_s: float) -> list[tuple[SshJob, str, ssh_files.RemoteListing]]:
-        """Ask about all jobs of the host in one request, which waits there for an end; return ended jobs and files."""
+        """Return jobs with their states and files, by one request, which waits on the host for the end of a job."""
         words = [str(round(pause_s * 100))]
         for job in jobs:
             known = ssh_files.list_growing(job.run_dir)
             is_ownerless = not job.has("token") and not may_be_sent(job.handle, job.run_dir) and job.is_unsent()
             words += [job.uid, str(job.handle.attempt), job.handle.tag, str(int(is_ownerless)), str(len(known))]
             words += [text for name, size in known.items() for text in (name, str(size))]
-        # recorded before the host is asked: a job that is sent during the request is missing in the answer, not gone
+        # `sent` is set before the request: a job that is sent during it is missing in the answer, but not gone
         sent = {job.key for job in jobs if job.has("token") or not job.is_unsent()}
         by_uid = {(job.uid, str(job.handle.attempt)): job for job in jobs}
         found: list[tuple[SshJob, str, ssh_files.RemoteListing]] = []
@@ -330,7 +330,7 @@ class Host:
         return found
 
     def _take_listing(self, listing: ssh_files.RemoteListing) -> None:
-        """Read type, name, size, time and target of each file, then what sha256sum prints; an empty field ends each."""
+        """Read type, name, size, time and target of files, then sha256sum's output; an empty field ends each list."""
         take = self._session.take
         while kind := take():
             name, size, changed_at, target = take(), int(take()), float(take()), take()
@@ -356,7 +356,7 @@ class Host:
             self._is_busy = True
 
     def _store(self, job: SshJob) -> None:
-        """Write some bytes of a file at its path, unless another supervisor writes them or has fetched all of it."""
+        """Write some bytes of a file at its path, unless another supervisor writes them or has fetched all files."""
         name, offset, length = self._session.take(), int(self._session.take()), int(self._session.take())
         with self._sparing_others(job), self._hold(job) as is_held:
             file = None
@@ -411,7 +411,7 @@ class Host:
             self._report(job)
         elif state == "missing":
             self._write_end(job)
-        elif state == "dead":  # job.sh was killed, or the host was restarted: no process of the job goes on
+        elif state == "dead":  # job.sh was killed, or the host was restarted: end the processes of the job
             self._session.ask("cancel", str(round(_END_GRACE_S * 10)), *_name_job(job), "0")
         elif state == "ended":
             with self._hold(job) as is_held:
@@ -424,7 +424,7 @@ class Host:
         self._report(job)
 
     def _fetch_results(self, job: SshJob, listing: ssh_files.RemoteListing) -> bool:
-        """Fetch files that differ and end the job. False: a file has changed; the host's next answer is used."""
+        """Fetch files that differ and end the job. Return False if a file has changed: the next answer is used then."""
         with self._changed:
             self._shared.left[job.handle] = tuple(listing.processes)
         wanted = [
@@ -443,7 +443,7 @@ class Host:
             ssh_files.make_link(job.run_dir, name, target)
         for name in listing.folders:
             ssh_files.make_folder(job.run_dir, name)
-        fetched = [part.name for part in wanted]  # so the later of two checkpoints is the newer one
+        fetched = [part.name for part in wanted]  # with times set, the later of two checkpoints is the newer one
         for name in {*fetched, *filter(layout.parse_exit_marker, listing.files)}:
             with contextlib.suppress(FileNotFoundError):
                 os.utime(job.path(name), (listing.made_at, listing.find_time(name)))
@@ -493,7 +493,7 @@ class Host:
     # ------------------------------------------------------------ cancelling
 
     def _take_cancels(self) -> None:
-        """End jobs; those with `stop.N` also if the command that wrote it could not reach this host, or was killed."""
+        """End cancelled jobs, and jobs with a `stop.N` whose command could not reach this host, or was killed."""
         with self._changed:
             asked = {cancel.job.key for cancel in self._cancels}
             stopped = [job for job in self.jobs.values() if job.key not in asked and job.has("stop")]
@@ -535,7 +535,7 @@ class Host:
                     self._cancels.remove(cancel)
                 else:
                     known = self.jobs.setdefault(cancel.job.key, cancel.job)
-                    known.request = None  # its token is taken: sending the job again would start nothing
+                    known.request = None  # the job's token is taken: sending the job again would start nothing
                     unsent.discard(known.key)
             self._changed.notify_all()
 

@@ -1,7 +1,7 @@
-"""One connection to a host: remote.sh runs at its other end, answers one request after another, and ends with it.
+"""One connection to a host: remote.sh runs at the other end and answers requests until the connection ends.
 
-A request is a number of fields; every field ends with a zero byte. An answer is a sequence of records whose format the
-caller knows, some with bytes whose number was announced, then `Z`, an exit code and a message.
+A request is a count and as many fields; every field ends with a zero byte. An answer is a sequence of records whose
+format the caller knows, some with bytes whose number a field announces, then `Z`, an exit code and a message.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _CONNECT_S = 10.0
 _LONGEST_START_S = 3 * _CONNECT_S  # with login scripts
 _NOT_FOUND = 127  # exit code of a shell that has no such command
 _GRACE_S = 5.0
-# switches off what users configure for terminals; our connection ends when its process does
+# these options switch off users' settings for terminals and end the connection together with its process
 _PLAIN = ("-T", "-oControlMaster=no", "-oControlPath=none", "-oRemoteCommand=none", "-oClearAllForwardings=yes")
-# one line, since a login shell may be csh or fish: the script itself is sent as soon as bash runs
+# the starter is one line, since a login shell may be csh or fish: remote.sh is sent as soon as bash runs
 _STARTER = 'printf "assay ready\\0"; IFS= read -r -N {} script; eval "$script"'
 
 
@@ -38,7 +38,7 @@ class LostError(Exception):
 
 
 class RefusedError(Exception):
-    """The host answered that it cannot do what was asked."""
+    """The host answered that it cannot execute the request."""
 
     def __init__(self, message: str, code: int) -> None:
         super().__init__(message)
@@ -91,7 +91,7 @@ class SshSession:
             self.refusal = f"the host {self._host.name} cannot run jobs in {self._host.root}: {error}"
 
     def _wait_until_ready(self) -> bool:
-        """Wait until the program is ready; ignore the output of login scripts before that."""
+        """Wait until bash is ready on the host; ignore the output of login scripts before that."""
         deadline, seen = time.monotonic() + _LONGEST_START_S, b""
         fd = self._stdout.fileno()
         while _READY not in seen:
@@ -114,7 +114,7 @@ class SshSession:
         return self._errors.read().decode("utf-8", "replace")
 
     def interrupt(self) -> None:
-        """Break the connection from another thread: every wait for it ends."""
+        """Break the connection from another thread, which ends every wait for data from the host."""
         process = self._process
         if process is not None:
             with contextlib.suppress(OSError):
@@ -123,7 +123,7 @@ class SshSession:
     def close(self) -> None:
         if self._process is None:
             return
-        with contextlib.suppress(OSError), self._process:  # closes its pipes and waits for its end
+        with contextlib.suppress(OSError), self._process:  # `with` closes the pipes and waits for the process
             self._process.kill()
         self._errors.close()
         self._process, self._buffer, self._is_waiting = None, b"", False
@@ -153,7 +153,7 @@ class SshSession:
             self._is_woken = self._is_woken and not may_wait
 
     def wake(self) -> None:
-        """End the wait of a request for something to happen on the host; called from another thread."""
+        """End the wait of a request on the host; other threads call this method."""
         with self._writing:
             self._is_woken = not self._is_waiting  # the next request that may wait returns at once
             if self._is_waiting:
@@ -162,7 +162,7 @@ class SshSession:
                     self.send(b"\0")
 
     def forget_wake(self) -> None:
-        """Forget a call of `wake`: the caller does now what the wake was for."""
+        """Discard a call of `wake`: the caller is about to handle the event that `wake` reported."""
         self._is_woken = False
 
     def send(self, data: bytes) -> None:
@@ -194,7 +194,7 @@ class SshSession:
         return found
 
     def end(self) -> None:
-        """Read the end of an answer, after its Z. Raises RefusedError."""
+        """Read the end of an answer, after its Z; raise RefusedError if the request failed."""
         with self._writing:
             self._is_waiting = False
         code, message = int(self.take() or 0), self.take()
@@ -217,7 +217,7 @@ class SshSession:
         self._buffer += chunk
 
     def copy(self, length: int, file: IO[bytes]) -> None:
-        """Copy the content to a file. All of it is read even if writing fails, so that the answer stays readable."""
+        """Copy bytes of an answer to a file. All are read even if writing fails, so that the answer stays readable."""
         failure: OSError | None = None
         while length > 0:
             if not self._buffer:
@@ -238,7 +238,7 @@ class SshSession:
 
 
 class ChunkWriter:
-    """Writes content of unknown length: pieces, each after its length; a length of 0 ends it."""
+    """Writes content of unknown length as pieces, each after its length; a length of 0 ends the content."""
 
     def __init__(self, session: SshSession) -> None:
         self._session = session

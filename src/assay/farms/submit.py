@@ -1,16 +1,16 @@
 """Jobs on farms, by the farm's own submit command.
 
 There is no pipe to a farm, so there is no gate: the lease is published first, the submit command runs afterwards, and
-`job.sh` takes `token.N` before it does anything. What became of a job is read from files:
+`job.sh` takes `token.N` before it does anything. The state of a job is read from files:
 
-lease.N alone           the supervisor is about to submit, or died before it did
-submit.log.N            the submit command was started (its output)
+lease.N alone           the supervisor is about to submit the job, or died before that
+submit.log.N            the submit command was started; the file has its output
 submit.exit.N.<code>    the submit command ended; not 0 without a token: nothing was submitted
-token.N                 the job has begun (host, pid, start, boot, time), or we cancelled it before it could
-end.N                   job.sh has left
+token.N                 the job has begun (host, pid, start, boot, time), or was cancelled before it could begin
+end.N                   job.sh has exited
 
-On NGC the job's files appear under NGC_LOGROOT. They are linked into the run directory as they appear, so that no other
-module needs to know where they are.
+On NGC a job's files appear under NGC_LOGROOT and are linked into the run directory as they appear, so that no other
+module depends on NGC_LOGROOT.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ from assay.values.study import Farm
 _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 2.0
 _POLL_BUDGET_S = 0.5  # a thousand queued jobs on a slow network disk must not hold up the supervisor
 _EMPTY_TOKEN_S = 5.0  # creating the token and writing it are microseconds apart
-_ELSEWHERE_S = 15.0  # beyond the grace: the other host's watcher checks every two seconds, and then has its own
+_ELSEWHERE_S = 15.0  # beyond the grace period: another host's watcher checks every 2 s, and has a grace period too
 _CANCEL_COMMAND_S = 60.0
 _CANNOT_START = 126
 _HIGHEST_OWN_CODE = 128  # a higher code: ended by a signal
 _LOG_TAIL_BYTES = 4096
-_SHELL = "shell"  # in place of a job number: the submit command is the job
+_SHELL = "shell"  # instead of a job number: the submit command is the job
 _MOST_PIDFDS = 128  # submit commands that stay until their job ends would use up a process's descriptors
 
 
@@ -76,7 +76,7 @@ class _Client:
 
 
 class SubmitExecutor(Executor):
-    """`parallel`: how many submit commands may be under way at once. A bare shell is the job itself and never waits."""
+    """`parallel`: how many submit commands may run at once. A bare shell is the job itself and never waits."""
 
     name = "submit"
 
@@ -133,7 +133,7 @@ class SubmitExecutor(Executor):
                     write_new(os.path.join(request.dir, layout.submit_script_name(request.attempt)), script, 0o777)
             log = os.path.join(request.dir, layout.submit_log_name(request.attempt))
             argv = [self._bash, "-c", _wrap(submit_lines.build_submit_command(self.farm, request), request)]
-            # a slot is a right on this host: only a bare shell's job needs it
+            # slots are of this host: only the job of a bare shell needs one
             slots = process.place_slots(request.slot_fds) if self._is_shell else []
             pid = processes.spawn_session(argv, process.build_environment(request), log, slots)
         except OSError as error:
@@ -171,7 +171,7 @@ class SubmitExecutor(Executor):
         return submit_lines.parse_native_id(read_submit_log(run_dir, handle.attempt))
 
     def is_handed_over(self) -> bool:
-        """Return whether the farm has all jobs; those of a bare shell are children of ours."""
+        """Return whether the farm has all jobs; the jobs of a bare shell are children of this process."""
         return not self._is_shell and not self._pending and not self._submitting
 
     def refusal(self, handle: JobHandle, run_dir: str) -> str | None:
@@ -181,10 +181,10 @@ class SubmitExecutor(Executor):
         return load_submit_failure(run_dir, handle.attempt)
 
     def _start_pending(self) -> None:
-        """Start submit commands that wait; running ones whose job has begun do not count."""
+        """Start submit commands that wait, up to the limit, which ignores commands whose job has begun."""
         while self._pending and len(self._submitting) < self._parallel:
             _, (request, handle) = self._pending.popitem(last=False)
-            with contextlib.suppress(InfrastructureError):  # submit.exit.N records this, as every failed submission
+            with contextlib.suppress(InfrastructureError):  # submit.exit.N records failures
                 self._start(request, handle)
 
     def _reap(self) -> None:
@@ -237,7 +237,7 @@ class SubmitExecutor(Executor):
             ended = self._take_ended()
             left = deadline - time.monotonic()
             if ended or left <= 0:
-                self._refused = None  # the caller finds the job among the ended
+                self._refused = None  # the caller finds the refused job among the ended ones
                 return ended
             self._poll.poll(min(left, self._pause_s))
             self._pause_s = min(self._pause_s * 1.5, _LONGEST_PAUSE_S)
@@ -273,19 +273,19 @@ class SubmitExecutor(Executor):
         if (run_dir, handle.attempt) in self._fenced:
             return Liveness.GONE
         found = self._judge(handle, run_dir)
-        # after that, so that everything that a job wrote before its end is linked
+        # files are linked after the judgement, so that no file that a job wrote before its end is missing
         collect_files(self._state_dir(run_dir), run_dir)
         return found
 
     @classmethod
     def load_liveness(cls, handle: JobHandle, run_dir: str) -> Liveness:
-        """Whether a job lives, by its files, for every engine; files that it wrote elsewhere are linked first."""
+        """Return whether a job lives, by its files, for every engine; also link the files that it wrote elsewhere."""
         with contextlib.closing(SubmitExecutor(Farm("", "ngc", remote_root=handle.farm_root or None))) as executor:
             return executor.liveness(handle, run_dir)
 
     def _judge(self, handle: JobHandle, run_dir: str) -> Liveness:
         if self._is_shell and (run_dir, handle.attempt) in self._clients:
-            return Liveness.ALIVE  # until it is reaped, since it holds the slot
+            return Liveness.ALIVE  # a shell counts as alive until it is reaped, since it holds the slot
         if has_numbered(self._state_dir(run_dir), "end", handle.attempt):
             return Liveness.GONE
         token = self._load_token(run_dir, handle.attempt)
@@ -301,7 +301,7 @@ class SubmitExecutor(Executor):
         if (run_dir, handle.attempt) in self._pending or (run_dir, handle.attempt) in self._clients:
             return Liveness.ALIVE
         if not os.path.isdir(run_dir):
-            return Liveness.GONE  # its directory was removed, so it cannot begin
+            return Liveness.GONE  # a job without its directory cannot begin
         code = load_submit_code(run_dir, handle.attempt)
         if code is not None:  # 0: the farm's queue has the job; but a shell has no queue
             return Liveness.GONE if code != 0 or self._is_shell else self._wait_in_queue(handle, run_dir)
@@ -314,14 +314,14 @@ class SubmitExecutor(Executor):
         return Liveness.GONE if here and (self._is_shell or not submitted) else Liveness.UNKNOWN
 
     def _wait_in_queue(self, handle: JobHandle, run_dir: str) -> Liveness:
-        """Add the job to those that the farm has and that are checked in turn."""
+        """Add a job that the farm has to the waiting jobs, which are checked in turn."""
         if (run_dir, handle.attempt) in self._watched:
             self._waiting.add((run_dir, handle.attempt))
         return Liveness.UNKNOWN
 
     def _unwritten_token(self, run_dir: str, attempt: int) -> Liveness:
         """Judge a token without content: its writer is about to write it, found a full disk, or died; nothing ran yet.
-        The age of the file does not help: its clock may be that of another host."""
+        The age of the file does not help, since it may be by the clock of another host."""
         since = self._empty_since.setdefault((run_dir, attempt), time.monotonic())
         return Liveness.GONE if time.monotonic() - since >= _EMPTY_TOKEN_S else Liveness.UNKNOWN
 
@@ -354,7 +354,7 @@ class SubmitExecutor(Executor):
     # ------------------------------------------------------------ ending
 
     def cancel(self, jobs: Sequence[tuple[JobHandle, str]], grace_s: float) -> None:
-        # attempts that were given up see their stop files
+        # attempts that were given up end when they see their stop files
         jobs = [job for job in jobs if (job[1], job[0].attempt) not in self._fenced]
         for handle, run_dir in jobs:
             self._pending.pop((run_dir, handle.attempt), None)
@@ -370,7 +370,7 @@ class SubmitExecutor(Executor):
         self._confirm(jobs, grace_s)
 
     def _take_token(self, run_dir: str, attempt: int) -> None:
-        """Take the token of a job that the farm has not started: the job will find it taken, and leave."""
+        """Take the token of a job that the farm has not started: the job will find the token taken, and exit."""
         there = self._state_dir(run_dir)
         if there != run_dir and os.path.isdir(str(self.farm.remote_root)):
             os.makedirs(there, exist_ok=True)
@@ -411,7 +411,7 @@ class SubmitExecutor(Executor):
             time.sleep(_SHORTEST_PAUSE_S)
 
     def _may_still_run(self, handle: JobHandle, run_dir: str) -> bool:
-        """Whether a job may still run: its folder is out of reach, or another host has its token and wrote no end.N."""
+        """Return whether a job may still run: its folder cannot be read, or another host has its token and no end.N."""
         token = self._load_token(run_dir, handle.attempt)
         if token is None:
             return load_submit_code(run_dir, handle.attempt) == 0
@@ -442,7 +442,7 @@ def collect_files(there: str, run_dir: str) -> None:
         return
     try:
         names = set(os.listdir(there)).difference(os.listdir(run_dir))
-    except OSError:  # not uploaded yet, or not mounted
+    except OSError:  # the folder is not uploaded yet, or not mounted
         return
     for name in names:
         if not name.startswith(".") and not name.endswith(".tmp"):
@@ -467,19 +467,19 @@ def parse_token(text: str) -> AttemptToken:
 
 
 def load_submit_code(run_dir: str, attempt: int) -> int | None:
-    """Return how the submit command of an attempt ended; None if it has not ended, as far as we know. A node may refuse
-    a job that its farm has taken: then there are two codes, and the refusal counts."""
+    """Return how the submit command of an attempt ended; None if no end is known. A node may refuse a job that its farm
+    has taken: then there are two codes, and the refusal counts."""
     found = (layout.parse_submit_exit(name) for name in list_names(run_dir))
     return max((code for number, code in filter(None, found) if number == attempt), default=None)
 
 
 def read_submit_log(run_dir: str, attempt: int) -> str:
-    """Return the end of what the submit command printed."""
+    """Return the end of the submit command's output."""
     return read_end(os.path.join(run_dir, layout.submit_log_name(attempt)), _LOG_TAIL_BYTES)
 
 
 def load_submit_failure(run_dir: str, attempt: int) -> str | None:
-    """Return why an attempt was never submitted, with the last lines of output; None if it was, or may still be."""
+    """Return why the submission of an attempt failed, with the last lines of output; None if it has not failed."""
     code = load_submit_code(run_dir, attempt)
     if not code or has_numbered(run_dir, "token", attempt):
         return None
@@ -496,7 +496,7 @@ def find_lost_hosts(request: JobRequest) -> tuple[str, ...]:
 
 
 def find_unfinished(run_dir: str, attempt: int) -> str | None:
-    """Return the command of an attempt that began and has no end; "": the last one has an end; None: none began."""
+    """Return the unfinished command of an attempt; "": the last command has ended; None: no command has begun."""
     lines = read_end(os.path.join(run_dir, layout.JOB_LOG), _LOG_TAIL_BYTES).splitlines()
     last = next((line.split() for line in reversed(lines) if re.match(r"\d+[.,]\d+ \S+ (?:start|exit)", line)), None)
     if last is None:
@@ -508,9 +508,9 @@ def find_unfinished(run_dir: str, attempt: int) -> str | None:
 
 
 def _wrap(command: str, request: JobRequest) -> str:
-    """Wrap the submit command so that it writes its exit code as a marker, also if the supervisor has died. `eval`
-    contains a syntax error in SUBMIT_CMD, the parentheses an `exit`. Farms leave their own files in the working
-    directory."""
+    """Wrap the submit command so that it writes its exit code as a marker, even if the supervisor has died. `eval`
+    confines a syntax error in SUBMIT_CMD, the parentheses confine an `exit`. The command runs in the run directory,
+    since farms leave their own files in the working directory."""
     marker = layout.submit_exit_name(request.attempt, 0).removesuffix("0")
     return f"cd -- {shlex.quote(request.dir)} || exit\n(eval {quote_text(command)})\n: > {marker}$?\n"
 
@@ -518,7 +518,7 @@ def _wrap(command: str, request: JobRequest) -> str:
 def write_submission(run_dir: str, attempt: int, code: int, message: str) -> None:
     """Record how a submission ended if no submit command recorded it."""
     log = os.path.join(run_dir, layout.submit_log_name(attempt))
-    with contextlib.suppress(OSError), open(log, "a", encoding="utf-8") as file:  # a full disk takes names
+    with contextlib.suppress(OSError), open(log, "a", encoding="utf-8") as file:  # the marker suffices on a full disk
         file.write(message + "\n")
     with contextlib.suppress(OSError):  # the next check of the lease gives the same result
         write_new(os.path.join(run_dir, layout.submit_exit_name(attempt, code)), b"")

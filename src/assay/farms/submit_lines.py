@@ -1,7 +1,7 @@
 """The commands that submit jobs to a farm, and the lines that show them, as strings: nothing is executed here.
 
-Everything here is shell text, since SUBMIT_CMD and RESOURCES are: a value may have several arguments or flags. Values
-that we insert ourselves (paths, names, the job's command) are quoted for their position.
+All strings are shell text, since SUBMIT_CMD and RESOURCES are shell text: a value may have several arguments or flags.
+Inserted values (paths, names, the job's command) are quoted for their position.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ def build_submit_command(farm: Farm, request: JobRequest) -> str:
 
 
 def render_submit_line(farm: Farm, request: JobRequest, training_command: str) -> str:
-    """Return the line that is shown: it submits the training command instead of job.sh. runx's document shows `--name`
-    for tagged runs only, and always for draco and NGC; this line shows the name that is submitted."""
+    """Return the submit line for display, with the training command instead of job.sh. As in runx's document, `--name`
+    is shown for tagged runs only, and always for draco and NGC, but with the name that is submitted."""
     if farm.kind == "template":
         return _fill(farm.submit, {**_template_values(farm, request), "command": training_command})
     name = shlex.quote(build_farm_name(farm, request))
@@ -57,7 +57,7 @@ def build_job_command(farm: Farm, request: JobRequest) -> str:
 
 
 def build_exec_command(farm: Farm, request: JobRequest) -> str:
-    """Return the job's command for a bash that is replaced by it."""
+    """Return the job's command with `exec`, which replaces the bash that executes it."""
     return f"{_assignments(request)} exec bash {shlex.quote(f'{build_state_dir(farm, request.dir)}/{layout.JOB_FILE}')}"
 
 
@@ -74,13 +74,13 @@ def build_state_dir(farm: Farm, run_dir: str) -> str:
 
 
 def build_job_name(request: JobRequest) -> str:
-    """Return `<study>_<run>`, as runx names jobs; from the second attempt on with its number."""
+    """Return `<study>_<run>`, as runx names jobs, with the number of the attempt from the second attempt on."""
     name = re.sub(r"[^\w.,=+@-]+", "_", request.name).lstrip("-.") or "run"
     return f"{name}{layout.attempt_suffix(request.attempt)}"
 
 
 def build_farm_name(farm: Farm, request: JobRequest) -> str:
-    """Return the value of `--name`: in runx's document a tagged run's own name, except for draco and NGC."""
+    """Return the value of `--name`: as in runx's document the name of a tagged run, except for draco and NGC."""
     if not request.label or _has_own_form(farm):
         return build_job_name(request)
     return build_job_name(replace(request, name=request.label))
@@ -119,7 +119,7 @@ def is_shell(farm: Farm) -> bool:
 
 
 def find_program(farm: Farm) -> str | None:
-    """Return the program that submits, if the text names it plainly; it is checked before anything is written."""
+    """Return the program that submits, which is checked before anything is written; None if the text is not plain."""
     words = [word for word in _words(farm.submit) if not re.match(r"\w+=", word)]
     program = os.path.expanduser(os.path.expandvars(words[0])) if words else ""
     return program if re.fullmatch(r"[\w./+@-]+", program) else None
@@ -165,7 +165,7 @@ def _is_ngc_batch(farm: Farm) -> bool:
 
 
 def _upload(farm: Farm, request: JobRequest) -> str:
-    """Copy the run directory into the workspace; a later attempt finds it there."""
+    """Return the command that copies the run directory into the workspace, unless an earlier attempt has copied it."""
     workspace = _need(farm.workspace, farm, "WORKSPACE")
     paths = ["--source", request.dir, "--destination", _study_and_run(request.dir)]
     upload = shlex.join(["ngc", "workspace", "upload", *paths, workspace])
@@ -253,7 +253,7 @@ def _insert(text: str, values: Mapping[str, str], placeholder: re.Pattern[str], 
 
 
 def _quote_state(text: str, quote: str) -> str:
-    """Return which quotes are open at the end of this shell text: none, single or double."""
+    """Return which quotes are open at the end of a piece of shell text: none, single or double."""
     escaped = False
     for char in text:
         if escaped:

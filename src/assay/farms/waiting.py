@@ -1,4 +1,4 @@
-"""Jobs in a farm's queue: finds those that have begun, at a cost that does not depend on how many wait."""
+"""Finds the jobs in a farm's queue that have begun, at a cost that does not depend on the length of the queue."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from collections.abc import Callable, Iterator
 from itertools import takewhile
 
 Key = tuple[str, int]  # run directory and attempt
-HasBegun = Callable[[Key, bool], bool]  # with True, the answer must not come from a cache
+HasBegun = Callable[[Key, bool], bool]  # argument True: the result must not come from a cache
 
-_LOOKS_PER_S = 28.0  # each is one or a few calls on a file system that may be slow, and is shared with others
-_MOST_LOOKS = 14.0  # that may be saved up for the next call
+_LOOKS_PER_S = 28.0  # a check is one or a few calls on a shared file system that may be slow
+_MOST_LOOKS = 14.0  # the most checks that may be saved up for the next call
 _OLDEST = 4  # one check in this many is for the oldest job
 
 
 class WaitingJobs:
-    """Checks a few jobs at a time.
+    """Checks a few jobs of a farm's queue at a time.
 
-    Farms start jobs about in the order in which they got them: one check in four goes to the oldest job, the others to
-    all in turn, and if a job has begun the next one is checked at once. So a queue that moves is followed, and one that
-    does not move costs the same for thirty jobs and for thirty thousand.
+    Farms start jobs roughly in the order of their submission: one check in four is for the oldest job, the other checks
+    are for all jobs in turn, and if a job has begun the next job is checked at once. The checks keep up with a queue
+    that moves; in a queue that does not move they cost the same for thirty jobs and for thirty thousand.
     """
 
     def __init__(self, has_begun: HasBegun, clock: Callable[[], float] = time.monotonic) -> None:

@@ -34,11 +34,11 @@ _FAILED = (State.FAILED, State.TIMEOUT, State.LOST, State.DAMAGED)
 
 
 class MlrunnerMessages:
-    """Numbers the tasks of each document and reports what happens to them, as mlrunner does."""
+    """Numbers the tasks of each document and reports their events, as mlrunner does."""
 
     def __init__(self, prepared: Prepared, say: Callable[[str], None]) -> None:
         self.prepared, self.say = prepared, say
-        self.begun: set[tuple[str, int, str]] = set()  # run, attempt, command: another call started it
+        self.begun: set[tuple[str, int, str]] = set()  # run, attempt and command that another call started
         self.numbers: dict[str, tuple[int, int]] = {}  # run name -> number and total in its document
         # mlrunner counts the tasks of documents with one title together
         documents = {spec.name: spec.title or spec.sweep for spec in self.prepared.plan.runs}
@@ -80,7 +80,7 @@ class MlrunnerMessages:
         elif event.kind == "command_started":
             entry = event.entry
             for name in entry.commands[: entry.commands.index(event.command)]:
-                if not entry.reported & {f"+{name}", f"={name}"}:  # finished in an earlier attempt
+                if not entry.reported & {f"+{name}", f"={name}"}:  # the command finished in an earlier attempt
                     entry.reported |= {f"={name}"}
                     self._line("SKIP", entry, name)
             if (entry.dir, entry.attempt, event.command) not in self.begun:
@@ -89,7 +89,7 @@ class MlrunnerMessages:
             self._line("FAIL", event.entry, event.command)
 
     def _note_begun(self, entry: Entry) -> None:
-        """Remember the commands that another call started and printed: those up to the first that has not ended."""
+        """Record the commands that another call started and printed: all up to the first one that has not ended."""
         names = os.listdir(entry.dir)
         ended = {mark[0] for name in names if (mark := layout.parse_exit_marker(name)) and mark[1] == entry.attempt}
         for name in entry.commands:
@@ -237,7 +237,7 @@ def build_options(parsed: Parsed, folder: str) -> RunOptions:
 
 
 def _build_again(parsed: Parsed) -> Again | None:
-    """Return the call without -f; None for a random sample, which differs each time: its runs are repeated by name."""
+    """Return the call without -f; None for a random sample, which differs each time: runs are repeated by name then."""
     from assay.launch.api import Again
 
     if parsed.sample is not None:
@@ -255,7 +255,7 @@ def _build_again(parsed: Parsed) -> Again | None:
 
 
 def _run_tasks(prepared: Prepared, messages: MlrunnerMessages, parsed: Parsed) -> int:
-    """Run the tasks, report what happens, and keep mlrunner's files next to ours."""
+    """Run the tasks, report their events, and keep mlrunner's files next to Assay's."""
     from assay.launch.api import RunHooks, run_study
 
     began = time.time()
@@ -267,7 +267,7 @@ def _run_tasks(prepared: Prepared, messages: MlrunnerMessages, parsed: Parsed) -
         if tee is not None:
             tee.listen(event)
         messages.listen(event)
-        if parsed.no_subdir and event.kind == "command_ended":  # its log is linked in the folder of all tasks
+        if parsed.no_subdir and event.kind == "command_ended":  # the log is linked in the folder of all tasks
             entry, output = event.entry, os.path.abspath(parsed.output)
             if log := layout.find_log(os.listdir(entry.dir), entry.spec.log_name, event.command):
                 target = os.path.relpath(os.path.join(entry.dir, log), output)
@@ -294,10 +294,10 @@ def _copy_yaml(prepared: Prepared, parsed: Parsed) -> None:
     with contextlib.suppress(shutil.SameFileError):
         if any(spec.private is not None for spec in prepared.plan.runs):
             os.close(os.open(target, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600))
-            os.chmod(target, 0o600)  # also for a copy of an earlier call
+            os.chmod(target, 0o600)  # a copy of an earlier call may have another mode
             shutil.copyfile(parsed.yaml, target)
         else:
-            shutil.copy(parsed.yaml, target)  # keeps the permissions
+            shutil.copy(parsed.yaml, target)  # this keeps the permissions
 
 
 def command(words: Sequence[str]) -> int:

@@ -1,4 +1,4 @@
-"""mlrunner's own files, written next to ours so that its scripts and notebooks keep working."""
+"""mlrunner's own files, written next to Assay's, so that scripts and notebooks for mlrunner keep working."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class MlrunnerRules(RunRules):
     shares_dirs = True
 
     def holds_another(self, run_dir: str, spec: RunSpec) -> bool:
-        """Return whether the directory is of other parameters: mlrunner's names can collide, and runs share none."""
+        """Return whether the directory has a run of other parameters: mlrunner's names of directories can collide."""
         known = originals.load_mlrunner_params(run_dir)
         return any(name in spec.params and spec.params[name] not in (value, HIDDEN) for name, value in known.items())
 
@@ -52,7 +52,7 @@ class MlrunnerRules(RunRules):
 
     def adopt_dir(self, run_dir: str, record: RunRecord, job: str) -> None:
         """Adopt a directory of mlrunner: `stat` becomes the first attempt. `run.json` is written last: a supervisor
-        that is killed before leaves a directory that the next one adopts."""
+        that is killed before that leaves a directory that the next supervisor adopts."""
         names = {command.name for command in record.spec.commands}
         stat = {name: word for name, word in originals.load_mlrunner_stat(run_dir).items() if name in names}
         codes = {name: _CODES[word] for name, word in stat.items() if word in _CODES}
@@ -82,7 +82,7 @@ class MlrunnerRules(RunRules):
 
         def keep_param(entry: Entry, stamp: str) -> None:
             slot = entry.handle.slot if entry.handle is not None else None
-            with contextlib.suppress(OSError):  # such as a full disk: the run itself goes on
+            with contextlib.suppress(OSError):  # after an error, as on a full disk, the run goes on
                 _write_param(entry.dir, entry.spec, output_of(prepared, entry.spec), stamp, slot)
 
         def keep_files(event: Event) -> None:
@@ -136,7 +136,7 @@ def _write_param(folder: str, spec: RunSpec, output: str, stamp: str, slot: str 
 
 
 def format_time(now: float) -> str:
-    return time.strftime("%Y%m%d.%H%M%S", time.localtime(now))  # also in names of logs
+    return time.strftime("%Y%m%d.%H%M%S", time.localtime(now))  # names of logs have this form too
 
 
 def render_script(spec: RunSpec, command: Command, output: str, stamp: str, slot: str | None) -> str:

@@ -1,8 +1,8 @@
 """The runs of an mlrunner study: aliases, defaults, the commands that a document chooses, names, ids by parameters.
 
-A name such as `Norm_batch-EaStop_T` is made of the parameters of a document, in its order. The rules are those of the
-original, so that its folders are found. Its names can collide (`%g` cuts digits, `a/b` and `a_b` are equal, long texts
-lose their start). If two different runs have one name, the second gets its numbers in full, or `~` and part of a hash.
+A name such as `Norm_batch-EaStop_T` is made of the parameters of a document, in the document's order. The rules are
+mlrunner's, so that its folders are found. mlrunner's names can collide (`%g` cuts digits, `a/b` and `a_b` are equal,
+long texts lose their start). The second of two runs with one name has numbers in full, or `~` and part of a hash.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class MlrunnerPlanner(Planner):
     log_name = "log.{command}.{time}"
 
     def build_drafts(self, index: int, row: dict[str, Any]) -> Iterator[Draft]:
-        """Replace aliases by their parameters, then add defaults. Names are made of the original parameters. As in
+        """Replace aliases by their parameters, then add defaults. Names are made of the row's own parameters. As in
         mlrunner, an alias among the defaults is added too late and has no effect."""
         study, sweep = self.study, self.study.sweeps[index]
         named = {key: row[key] for key in sweep.named if key in row} if sweep.named is not None else row
@@ -50,8 +50,8 @@ class MlrunnerPlanner(Planner):
         return render_command(template, params, show=show, needs_flags=True)
 
     def fill_commands(self, drafts: Sequence[Draft]) -> None:
-        """Give each run all commands that its parameters can fill. `_cmd` only selects those of this call, so that
-        documents and calls with another `_cmd` continue the same run."""
+        """Give each run all commands that its parameters can fill. `_cmd` only selects the commands that this call
+        runs, so that documents and calls with another `_cmd` continue the same run."""
         problems: dict[Problem, None] = {}
         keys = [canonical(draft.params) for draft in drafts]
         wanted: dict[str, set[str]] = {}  # drafts with equal parameters are one run with the commands of all
@@ -99,13 +99,13 @@ def _resolve_aliases(study: Study, params: dict[str, Any]) -> dict[str, Any]:
 
 
 def build_name(named: Params, exists: Exists = lambda _path: False) -> str:
-    """Return the original's name, changed to a valid name of a directory if necessary."""
+    """Return mlrunner's name of a run, changed to a valid name of a directory if necessary."""
     parts = [f"{build_key(key)}_{_show_in_name(value, exists)}" for key, value in named.items()]
     return _make_safe("-".join(parts), repr(dict(named))) if parts else _NAMELESS
 
 
 def build_key(key: str) -> str:
-    """Shorten a key for a name: `early-stop` → `EaStop`. Short words before the last stay: `lr_decay` → `lrDecay`."""
+    """Shorten a key: `early-stop` → `EaStop`. Short words before the last word stay: `lr_decay` → `lrDecay`."""
     words = key.split("-") if "-" in key else key.split("_")
     return "".join(word[:2].title() if len(word) > 2 else word for word in words[:-1]) + words[-1].title()
 
@@ -119,18 +119,18 @@ def _show_in_name(value: Value, exists: Exists) -> str:
     if isinstance(value, int | float):
         try:
             return f"{value:g}"
-        except OverflowError:  # an integer that is too large for a float
+        except OverflowError:  # the integer is too large for a float
             return str(value)
     return str(value)[-_MAX_TEXT:]
 
 
 def _make_safe(name: str, spec: str) -> str:
-    """Return a single path component: no slash, no leading dot (`.assay` and `.tmp-` are ours), not too long."""
+    """Return a single path component: no slash, no leading dot (`.assay` and `.tmp-` are Assay's), not too long."""
     return _shorten(re.sub(r"^\.|[/\0]", "_", name), spec, MAX_NAME_BYTES)
 
 
 def _shorten(name: str, spec: str, limit: int) -> str:
-    """Cut a name that is too long and add a hash of `spec`, so that two such names differ."""
+    """Cut a name that is too long and add a hash of `spec`, so that different runs have different names."""
     encoded = name.encode("utf-8", "surrogateescape")
     if len(encoded) <= limit:
         return name
@@ -158,7 +158,7 @@ class _Namer:
         spec = _spell(draft.params)
         if (natural, spec) not in self._given:
             parts = []
-            for key, value in draft.named.items():  # numbers in full
+            for key, value in draft.named.items():  # this name has numbers in full
                 is_word = isinstance(value, str | bool)
                 text = _show_in_name(value, lambda _path: False) if is_word else repr(value)
                 parts.append(f"{build_key(key)}_{text}")
@@ -169,7 +169,7 @@ class _Namer:
         return self._given[natural, spec]
 
     def _reserve(self, name: str, params: Params) -> bool:
-        """Reserve a name for parameters unless others have it. `==` would treat 1, 1.0 and true as equal."""
+        """Reserve a name unless other parameters have it; `==` of parameters would treat 1, 1.0 and true as equal."""
         owner = self._owners.setdefault(name, params)
         return owner is params or _spell(owner) == _spell(params)
 

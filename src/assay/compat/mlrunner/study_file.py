@@ -3,8 +3,8 @@
 The first document has `template` (command → text), `resource` (one worker per entry), `alias`, `default`.
 Each later document is a grid: parameters, a `_title`, and the commands `_cmd` it runs.
 
-In a template `{p}` is a value and `[p]` a flag; `{_output}`, `{_name}` and `{_time}` are values of the run. Text of the
-shell that looks similar, such as `${HOME}` or `l[0]`, stays unchanged.
+In a template `{p}` is a value and `[p]` a flag; `{_output}`, `{_name}` and `{_time}` are values of the run. Shell text
+that looks like a placeholder, such as `${HOME}` or `l[0]`, stays unchanged.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class _Reader:
         aliases: Mapping[str, Mapping[str, Params]],
         options: LoadOptions,
     ) -> tuple[tuple[Sweep, ...], dict[str, Axis]]:
-        """Return the grids with the values of the command line, and those values, which names include too."""
+        """Return the grids with the command line's values, which names of runs include, and the axes of the values."""
         listed = list(dict.fromkeys(name for sweep in sweeps for name in sweep.axes))
         targets = [name for cases in aliases.values() for case in cases.values() for name in case]
         asked = [name for command in commands for name in sorted(_names(command))]
@@ -129,7 +129,7 @@ class _Reader:
             return None
         elements = self._fields.elements(entry.node, "resource", "a list, one entry per worker")
         slots = []
-        for index, element in enumerate(elements):  # `0`, `"1,2"`, or `[1, 2]` for two GPUs
+        for index, element in enumerate(elements):  # an element is `0`, `"1,2"`, or `[1, 2]` for two GPUs
             parts = self._fields.texts(element, f"resource[{index}]", "the number of a GPU, or several: 1,2")
             slots.append(",".join(part.strip() for text in parts for part in text.split(",")))
         return tuple(filter(None, slots))
@@ -248,7 +248,7 @@ class _Reader:
         run = {name for sweep in sweeps for name in sweep.commands or [command.name for command in commands]}
         for command in commands:
             if run and command.name not in run:
-                continue  # no document runs it
+                continue  # no document runs this command
             for name in sorted(_names(command) - known):
                 guess = did_you_mean(name, [*known, *OWN_VALUES])
                 where = "give it a value in a document or under `default`"
@@ -258,11 +258,11 @@ class _Reader:
                 self._problems.add(f"{name} has no value", key, command.position, hint)
 
 
-# ---------------------------------------------------------------- places
+# ---------------------------------------------------------------- placeholders
 
 
 def _translate(piece: Piece) -> Piece:
-    """Replace the original's names for the run's own values by ours. A name with a dot is text, not a parameter."""
+    """Replace mlrunner's names for the run's own values by Assay's. A name with a dot is text, not a parameter."""
     if isinstance(piece, Placeholder) and piece.name in OWN_VALUES:
         return replace(piece, name=OWN_VALUES[piece.name])
     if isinstance(piece, Placeholder) and "." in piece.name:

@@ -2,7 +2,7 @@
 
 `tarfile.data_filter` decides about members, also those of zip archives. Links are created last and only in real
 folders, so that no file is ever written through a link. The filters of Python before 3.11.13 and 3.12.11 let chains of
-links lead outside (CVE-2025-4517): here every target is a normalised path inside, so that chains stay inside too.
+links lead outside (CVE-2025-4517): this module makes every target a normalised path inside, so chains stay inside too.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _Readable = IO[bytes] | gzip.GzipFile
 _CHUNK = 1 << 20
 ENV_LIMIT = "ASSAY_UNPACK_LIMIT"
 _FREE_BYTES = 2 << 30  # unpacked bytes that any archive may have
-_MOST_TIMES = 200  # or this many times its own size: text compresses to a twentieth, a zip bomb to a thousandth
-_MEMBER_BYTES = 1024  # that each member adds, even an empty one
+_MOST_TIMES = 200  # limit in times the archive's size, if higher: text compresses to 1/20, a zip bomb to 1/1000
+_MEMBER_BYTES = 1024  # bytes that each member counts, even an empty one
 _MOST_LINK_BYTES = 4096
-_MOST_HEADER_BYTES = 1 << 20  # of an extended header, which the library reads into memory
+_MOST_HEADER_BYTES = 1 << 20  # largest extended header, which the library reads into memory
 _DAMAGE = (tarfile.TarError, zipfile.BadZipFile, gzip.BadGzipFile, zlib.error, lzma.LZMAError, EOFError)
 
 
@@ -61,12 +61,12 @@ def parse_kind(name: str) -> ArchiveKind | None:
 
 
 def find_kind(path: str) -> ArchiveKind | None:
-    """Return the kind by the content, for tar archives only: zip files are often something else, as saved weights."""
+    """Return the kind by the content, only for tar archives: zip files are often something else, as saved weights."""
     try:
         with tarfile.open(path, tarinfo=_CheckedInfo) as tar:
             return ArchiveKind.TAR if tar.next() is not None else None  # zeros are an empty archive
     except ArchiveError:
-        return ArchiveKind.TAR  # refused later
+        return ArchiveKind.TAR  # a later step refuses the archive
     except _DAMAGE:
         return None
 
@@ -75,10 +75,10 @@ def find_kind(path: str) -> ArchiveKind | None:
 
 
 def unpack(archive: str, kind: ArchiveKind, aside: str, name: str) -> None:
-    """Unpack an archive into the new folder `aside`, which is removed after an error. From `name`, that of the archive,
-    the file in a plain gzip gets its name."""
+    """Unpack an archive into the new folder `aside`, which is removed after an error. `name`: the archive's name, which
+    without its ending is the name of the file in a plain gzip."""
     size = os.path.getsize(archive)
-    if size == 0:  # gzip would read it as an empty file
+    if size == 0:  # gzip would read the archive as an empty file
         raise ArchiveError(f"{name} is not a readable {kind.value}: it is empty")
     os.mkdir(aside)
     try:
@@ -124,7 +124,7 @@ def _damage_named(name: str, kind: ArchiveKind) -> Iterator[None]:
     except OSError as error:
         # bz2 raises OSError without a number, and zipfile looks for members at impossible positions
         if error.errno is not None and (error.errno != errno.EINVAL or error.filename):
-            raise  # an error of the disk
+            raise  # the error is of the disk
         raise ArchiveError(f"{name} is not a readable {kind.value}: {error}") from error
 
 
@@ -140,8 +140,8 @@ class _Aside:
     def add(self, member: tarfile.TarInfo, reader: _Readable | None = None) -> None:
         self.count(_MEMBER_BYTES)
         given, name = member, member.name.lstrip("/")
-        # The library's filter slowly checks each part of a path for links, but there are none yet: for a regular file
-        # it is enough to check the name, and to set the mode by the same rules.
+        # The library's filter slowly checks each part of a path for links, but no link exists yet: for a regular file
+        # it is enough to check the name, and to set the mode by the filter's rules.
         if member.isreg() and os.path.normpath(name).split("/")[0] != "..":
             member.name = name
             member.mode = member.mode & (0o755 if member.mode & 0o100 else 0o644) | 0o600
@@ -269,7 +269,7 @@ def _unpack_zip(archive: str, aside: _Aside) -> None:
             elif stat.S_ISLNK(mode):
                 member.type, member.linkname = tarfile.SYMTYPE, os.fsdecode(file.read(info))
             elif stat.S_IFMT(mode) not in {0, stat.S_IFREG}:
-                member.type = tarfile.FIFOTYPE  # also for devices: refused
+                member.type = tarfile.FIFOTYPE  # also for devices: the filter refuses it
             with file.open(info) as reader:
                 aside.add(member, reader)
 
@@ -285,7 +285,7 @@ def _build_member(name: str, mode: int) -> tarfile.TarInfo:
 
 def place(aside: str, parent: str, last: str, reserved: frozenset[str] = frozenset()) -> None:
     """Move the unpacked content into the folder `parent`; existing folders are merged, files are replaced. All
-    obstacles are found before anything is moved. `last` is moved last: if it exists, all others do too."""
+    obstacles are found before anything is moved. `last` is moved last: if it exists, all other names do too."""
     if taken := sorted(reserved & set(os.listdir(aside))):
         raise UsageError(f"the archive has {taken[0]!r} at its top, which is a name that the download needs")
     if obstacle := next(_find_obstacles(aside, parent), None):
@@ -308,7 +308,7 @@ def _find_obstacles(source: str, target: str) -> Iterator[str]:
 
 
 def _move(source: str, target: str) -> None:
-    if _is_folder(source) and os.path.isdir(target):  # also through the user's links to folders
+    if _is_folder(source) and os.path.isdir(target):  # also for a user's link to a folder
         for name in sorted(os.listdir(source)):
             _move(os.path.join(source, name), os.path.join(target, name))
         os.rmdir(source)

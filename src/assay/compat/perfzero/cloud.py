@@ -71,14 +71,14 @@ def build_instance_name(username: str | None) -> str:
 
 
 class Cloud:
-    """One machine. Each public method is a command of `assay perfzero cloud`."""
+    """A machine in Google's cloud. Each public method is a command of `assay perfzero cloud`."""
 
     def __init__(self, flags: Parsed, tools: Tools) -> None:
         self._name = build_instance_name(flags.username)
         self._flags = flags
         self._tools = tools
-        self._zone_flags = [*_project_flags(flags), f"--zone={flags.zone}"]  # for every command of gcloud
-        self._access = list(self._zone_flags)  # for gcloud's ssh and scp
+        self._zone_flags = [*_project_flags(flags), f"--zone={flags.zone}"]  # flags of every command of gcloud
+        self._access = list(self._zone_flags)  # flags of gcloud's ssh and scp
         if flags.ssh_key_file:
             self._access.insert(0, f"--ssh-key-file={flags.ssh_key_file}")
         if flags.ssh_internal_ip:
@@ -94,7 +94,7 @@ class Cloud:
             raise UsageError(f"an n1 machine has 1, 2, 4 or 8 accelerators, not {flags.accelerator_count}", hint)
         machine = flags.machine_type or f"n1-standard-{8 * max(flags.accelerator_count, 1)}"
         with ExitStack() as stack:
-            # packed before the machine is created, so that errors of packing cost nothing
+            # the wheel is packed before the machine is created, so that errors of packing cost nothing
             if self._tools.dry_run:
                 wheel = os.path.join(tempfile.gettempdir(), build_wheel_name())
             else:
@@ -232,7 +232,7 @@ class Cloud:
         yield from ["--local-ssd=interface=NVME"] * flags.nvme_count
 
     def _build_ssh(self, command: str, *flags: str) -> list[str]:
-        """Build a command of gcloud ssh. With `--quiet` it creates a key without asking for a passphrase."""
+        """Build a command of gcloud ssh. With `--quiet` gcloud creates a key without asking for a passphrase."""
         words = [*self._access, "--quiet", *flags, f"--command={command}", self._name]
         return ["gcloud", "compute", "ssh", *words]
 
@@ -246,7 +246,7 @@ class Cloud:
 
 
 def _project_flags(flags: Parsed) -> list[str]:
-    """Return the flag for the project, or none: then gcloud uses its configured one."""
+    """Return the flag for the project; without a flag gcloud uses its configured project."""
     return [f"--project={flags.project}"] if flags.project else []
 
 

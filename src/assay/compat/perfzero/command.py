@@ -23,7 +23,7 @@ _OTHERS = {"setup": "assay.compat.perfzero.setup", "cloud": "assay.compat.perfze
 
 
 def command(words: Sequence[str]) -> int:
-    """Execute the command that the first word names; without one, or with `benchmark`, run benchmarks."""
+    """Execute the command that the first word names; without a command, or with `benchmark`, run benchmarks."""
     word = words[0] if words and not words[0].startswith("-") else ""
     if word not in (known := ("", "benchmark", "plot", *_OTHERS)):
         raise UsageError(f"assay perfzero has no command {word!r}", did_you_mean(word, known))

@@ -49,8 +49,8 @@ def fetch(
     notify: Notify = ignore,
     retry: DownloadRetry = DownloadRetry(),  # noqa: B008 immutable
 ) -> None:
-    """Fetch the URL to `target` unless that exists. Archives are also unpacked, into the folder of the target. They are
-    recognised by the ending of the URL or the target; a tar archive without an ending by its content.
+    """Fetch the URL to `target` unless that exists, and unpack archives into the folder of the target. Archives are
+    recognised by the ending of the URL or the target, tar archives without an ending by their content.
 
     The target appears last: if it exists, the download is complete. Raise UsageError for a request that can never
     succeed, InfrastructureError for a failure that may be temporary.
@@ -60,7 +60,7 @@ def fetch(
         if not os.path.lexists(job.target):
             os.makedirs(os.path.dirname(job.target), exist_ok=True)
             with hold_file(job.lock, lambda _fd: notify(f"waiting for another process that is fetching {job.target}")):
-                if not os.path.lexists(job.target):  # if it exists by now, another process was faster
+                if not os.path.lexists(job.target):  # if the target exists now, another process was faster
                     _bring(job)
                     return
         _check_cached(job)
@@ -95,11 +95,11 @@ class _Job:
         self.has_no_ending = self.decompress and not any(os.path.splitext(name)[1] for name in (source, self.target))
 
 
-# ---------------------------------------------------------------- bringing
+# ---------------------------------------------------------------- downloading
 
 
 def _check_cached(job: _Job) -> None:
-    """Refuse an existing file whose checksum differs, if it can be compared; else use the file."""
+    """Refuse an existing file with another checksum, if the checksum can be compared; else the file is used."""
     if not os.path.exists(job.target):
         raise UsageError(f"{job.target} is a broken link", "remove it, or mount what it leads to")
     job.notify(f"{job.target} is already there")
@@ -117,7 +117,7 @@ def _bring(job: _Job) -> None:
             from assay.compat.perfzero import http_file
         except ModuleNotFoundError as error:
             raise MissingExtraError(f"downloading {job.shown}", "download") from error
-        if os.path.isdir(job.part):  # left from another source
+        if os.path.isdir(job.part):  # a folder of another source is left
             shutil.rmtree(job.part)
         http_file.download(job.url, job.part, job.notify, job.retry)
     elif job.scheme in STORES:
@@ -140,7 +140,7 @@ def _bring(job: _Job) -> None:
         os.unlink(job.part)
     else:
         with open(job.part, "rb") as file:
-            os.fsync(file.fileno())  # else a power failure could leave the name without content
+            os.fsync(file.fileno())  # without this a power failure could leave the name without content
         rename(job.part, job.target)
     forget(job.part)
 
@@ -151,7 +151,7 @@ def _unpack(job: _Job, kind: archive.ArchiveKind) -> bool:
     # `mydata` next to its content looks as if it had not been unpacked: name the archive too
     shown = job.name if job.original in ("", job.name) else f"{job.original} (kept as {job.name})"
     job.notify(f"unpacking {shown} into {parent}")
-    shutil.rmtree(job.aside, ignore_errors=True)  # of a killed process
+    shutil.rmtree(job.aside, ignore_errors=True)  # a killed process may have left the folder
     try:
         archive.unpack(job.part, kind, job.aside, job.name)
         inside = os.path.lexists(os.path.join(job.aside, job.name))

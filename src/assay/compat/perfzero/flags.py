@@ -154,7 +154,7 @@ _parse_execution_id = _expect(
 
 
 def build_flags(flags: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the flags with a value as the summary records them, with repeated ones joined by commas."""
+    """Return the flags with a value as the summary records them; commas join the values of repeated flags."""
     found: dict[str, Any] = {}
     for name, value in flags.items():
         if value is None:
@@ -164,7 +164,7 @@ def build_flags(flags: Mapping[str, Any]) -> dict[str, Any]:
     if "gcloud_key_file_url" in found:  # a signed address gives access to the key
         found["gcloud_key_file_url"] = re.sub(r"\?.*", "?***", found["gcloud_key_file_url"])
     if str(found.get("benchmark_num_trials", "")).isdecimal():
-        found["benchmark_num_trials"] = int(found["benchmark_num_trials"])  # a number in PerfZero's summaries
+        found["benchmark_num_trials"] = int(found["benchmark_num_trials"])  # PerfZero's summaries have a number
     return found
 
 

@@ -1,4 +1,4 @@
-"""`assay perfzero`: runs our benchmarks in PerfZero's workspace, and writes PerfZero's summaries.
+"""`assay perfzero`: runs Assay's benchmarks in PerfZero's workspace, and writes PerfZero's summaries.
 
 Every execution is an ordinary run of the study `bench`. PerfZero's files are written as soon as the execution ends,
 and sent to the configured targets before the next one begins.
@@ -70,7 +70,7 @@ from assay.system.files import list_names, read_end, write_atomic
 
 Facts = Mapping[str, Any]
 
-_LAST_BYTES = 4096  # from the end of a log, which has our child's own messages
+_LAST_BYTES = 4096  # read from the end of a log, which has the child's own messages
 
 
 class PerfzeroConsole(Console):
@@ -96,7 +96,7 @@ class PerfzeroConsole(Console):
 def run_perfzero(
     job: PerfzeroJob, hooks: RunHooks, console: PerfzeroConsole, version: str = "", command_line: tuple[str, ...] = ()
 ) -> PerfzeroReport:
-    """Download data, check out repositories, then run every method of every trial. A failure does not stop others."""
+    """Download data, check out repositories, run every method of every trial; a failed method does not stop others."""
     clock = Clock()
     with ExitStack() as stack:
         with clock.measure("activate_gcloud_service"):
@@ -118,7 +118,7 @@ def run_perfzero(
                 there = ", ".join(name for name in names if not name.startswith("."))
                 hint = f"in {job.site_packages} there is {there}" if there else None
                 raise UsageError(f"--python_path: there is no folder {path}", hint)
-        # after the checkout of repositories, which may contain the functions
+        # the functions are checked after the checkout of repositories, which may contain them
         for name in job.upload_methods:
             console.detail(f"looking for {name}")
             check_upload_method(name, job.bench)
@@ -207,7 +207,7 @@ class _ExecutionWriter:
     def _report_end(self, execution: BenchExecution) -> None:
         """Print how an execution ended, and its notes. With `quiet`, add the child's notes on profiles."""
         shown = execution
-        if not self._console.quiet:  # our child has printed some findings, as for an unknown method
+        if not self._console.quiet:  # the child has printed some findings, as for an unknown method
             printed = read_end(os.path.join(execution.run_dir, execution.log), _LAST_BYTES).splitlines()
             findings = tuple(found for found in execution.result.findings if f"assay: {found.message}" not in printed)
             shown = replace(execution, result=replace(execution.result, findings=findings))
@@ -219,7 +219,7 @@ class _ExecutionWriter:
             self._console.warning(f"{execution.method} trial {execution.trial}: {note}")
 
     def _complete(self, execution: BenchExecution) -> BenchExecution:
-        """Add profiles, after moving them, and the commit of the first repository, if any, as the measured code."""
+        """Move and record the profiles, and record the commit of the first repository, if any, as the measured code."""
         folder = os.path.join(execution.output_dir, PROFILE_DIR)
         for problem in arrange_profiles(folder, execution.machine.host or "localhost"):
             self._console.warning(problem)
@@ -248,12 +248,12 @@ class _ExecutionWriter:
 
 
 def write_outputs(execution: BenchExecution, summary: Facts) -> None:
-    """Write the files of an execution, the summary last: if it exists, the others are complete."""
+    """Write the files of an execution, the summary last: if the summary exists, the other files are complete."""
     folder = execution.output_dir
     os.makedirs(folder, exist_ok=True)
     readings = load_readings(execution.run_dir)
     write_atomic(os.path.join(folder, PROCESS_FILE), render_process_info(readings, execution))
-    # the benchmark's output, which may be large, is copied between our own lines
+    # the benchmark's output, which may be large, is copied between the log's first and last lines
     with open(os.path.join(execution.output_dir, LOG_FILE), "wb") as log:
         log.write(render_log_head(execution).encode())
         with suppress(FileNotFoundError), open(os.path.join(execution.run_dir, execution.log), "rb") as output:
@@ -263,7 +263,7 @@ def write_outputs(execution: BenchExecution, summary: Facts) -> None:
 
 
 def load_parts(execution: BenchExecution) -> dict[str, float]:
-    """Return the seconds before the method began, and those of the method; {} if the times are unknown."""
+    """Return the seconds before the method began, and the seconds of the method; {} if the times are unknown."""
     reported = load_child_report(os.path.join(execution.run_dir, BENCH_REPORT_FILE))
     method_s = (reported.end or {}).get("wall_s")
     if execution.started_at is None or execution.ended_at is None:
@@ -302,7 +302,7 @@ class _StoppedError(Exception):
 
 @contextmanager
 def _stoppable() -> Iterator[None]:
-    """Let SIGINT and SIGTERM end an upload, and raise them again: the loop handles signals only between executions."""
+    """Let SIGINT and SIGTERM end an upload; raise the signals again, since the loop handles them between executions."""
     caught: list[int] = []
 
     def stop(number: int, _frame: FrameType | None) -> None:

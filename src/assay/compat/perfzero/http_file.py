@@ -1,9 +1,9 @@
 """Download one file over HTTP, with httpx: check status and length, retry, and continue interrupted downloads.
 
 <part>        the partial file
-<part>.json   its version (ETag or Last-Modified), without which a continuation could join two versions
+<part>.json   the file's version (ETag or Last-Modified), without which a continuation could join two versions
 
-Both stay until the caller has used the part and calls `forget`. The extra `download` installs httpx.
+The two files stay until the caller has used the part and calls `forget`. The extra `download` installs httpx.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from assay.errors import InfrastructureError, UsageError
 from assay.exchange.api import forget, load_notes, render_url, write_notes
 from assay.values.notify import Notify
 
-_TRY_AGAIN = frozenset({408, 425, 429})  # and all statuses from 500 on
+_TRY_AGAIN = frozenset({408, 425, 429})  # statuses that a retry may solve, besides those from 500 on
 _NAME_UNKNOWN = frozenset({socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME)})
 _HEADERS = {"User-Agent": "assay", "Accept-Encoding": "identity"}  # the file itself, not a compressed form of it
 
@@ -65,11 +65,11 @@ def _open_client(url: str, timeout_s: float) -> httpx.Client:
         address = httpx.URL(url)
     except httpx.InvalidURL as error:
         raise UsageError(f"{render_url(url)} is not a valid address: {error}") from None
-    login = (address.username, address.password) if address.userinfo else None  # httpx sends it to this host only
+    login = (address.username, address.password) if address.userinfo else None  # httpx sends logins to this host only
     try:
         tls = ssl.create_default_context()
         return httpx.Client(auth=login, headers=_HEADERS, timeout=timeout_s, verify=tls, follow_redirects=True)
-    except (ImportError, ValueError, httpx.InvalidURL) as error:  # a kind of proxy that httpx cannot use
+    except (ImportError, ValueError, httpx.InvalidURL) as error:  # httpx cannot use this kind of proxy
         raise UsageError(f"the environment names a proxy that cannot be used: {error}", "see HTTPS_PROXY") from None
 
 
@@ -93,7 +93,7 @@ def _attempt(client: httpx.Client, url: str, part: str, notify: Notify, retry: D
                 raise _LostError("the part that has arrived does not belong to the file any more")
             _check_answer(url, response)
             etag, total = response.headers.get("ETag"), _parse_total(response.headers)
-            strong = etag if etag and not etag.startswith("W/") else None  # a weak one does not guarantee equal bytes
+            strong = etag if etag and not etag.startswith("W/") else None  # weak: bytes may differ
             new = {"etag": strong, "modified": response.headers.get("Last-Modified"), "total_bytes": total}
             if response.status_code == httpx.codes.PARTIAL_CONTENT:
                 match = re.match(r"bytes (\d+)-", response.headers.get("Content-Range", ""))
@@ -104,7 +104,7 @@ def _attempt(client: httpx.Client, url: str, part: str, notify: Notify, retry: D
                 notify(f"continuing {render_url(url)} at byte {offset}")
             else:
                 offset = 0
-                # in this order: an old part with new notes would be continued with the wrong version
+                # the old part goes first: with new notes it would be continued with the wrong version
                 forget(part)
                 with open(part, "wb"):
                     pass
@@ -121,7 +121,7 @@ def _attempt(client: httpx.Client, url: str, part: str, notify: Notify, retry: D
 def _classify_failure(url: str, error: httpx.RequestError) -> Exception:
     host = httpx.URL(url).host
     cause: BaseException = error
-    while deeper := cause.__cause__ or cause.__context__:  # the innermost is the system's error
+    while deeper := cause.__cause__ or cause.__context__:  # the innermost error is the system's
         cause = deeper
     if isinstance(cause, socket.gaierror) and cause.errno in _NAME_UNKNOWN:
         return InfrastructureError(f"cannot download {render_url(url)}: there is no host {host!r}", "check the address")
@@ -141,7 +141,7 @@ def _check_answer(url: str, response: httpx.Response) -> None:
     status, headers, where = response.status_code, response.headers, render_url(url)
     answer = f"HTTP {status} {httpx.codes.get_reason_phrase(status)}".rstrip()
     if status in _TRY_AGAIN or status >= 500:
-        wait = headers.get("Retry-After", "")  # seconds; for a date our own delay is used
+        wait = headers.get("Retry-After", "")  # seconds; for a date the usual delay is used
         raise _LostError(f"the server answers {answer}", float(wait) if wait.isdecimal() else None)
     if status in {404, 410}:
         raise UsageError(f"there is nothing at {where} ({answer})", "check the address; nothing was saved")

@@ -1,10 +1,10 @@
 """The folder profiler_data/ in the layout of TensorBoard's profile tab.
 
-    plugins/profile/<session>/<host>.xplane.pb        the file that the tab opens; TensorFlow writes it there itself
-    plugins/profile/<session>/<host>.trace.json.gz    the same for Chrome's about:tracing and ui.perfetto.dev
+    plugins/profile/<session>/<host>.xplane.pb        the file that the tab opens; TensorFlow itself writes this file
+    plugins/profile/<session>/<host>.trace.json.gz    the profile for Chrome's about:tracing and ui.perfetto.dev
 
-Every profiled window is a session. Traces of torch, py-spy and our own sampler are plain Chrome traces, which are moved
-there and converted; TensorFlow's profiles are converted to Chrome traces.
+Every profiled window is a session. Traces of torch, py-spy and Assay's sampler are plain Chrome traces, which are moved
+into sessions and converted; TensorFlow's profiles are converted to Chrome traces.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ Calls = list[tuple[float, float, str]]  # calls of a thread: begin and duration 
 
 
 def render_xspace(trace: Mapping[str, Any] | Events, host: str) -> bytes | None:
-    """Render complete events (`X`) and pairs of begin and end (`B`, `E`) as an XSpace; None if there are none."""
+    """Render complete events (`X`) and pairs of begin and end (`B`, `E`) as an XSpace; None if there are no events."""
     events = trace.get("traceEvents") if isinstance(trace, Mapping) else trace
     threads = _find_calls(events if isinstance(events, Sequence) else [])
     if not threads:
@@ -131,7 +131,7 @@ def _is_time(value: object) -> TypeGuard[float]:
 
 
 def _render_line(number: int, name: str, calls: Calls, began: float, ids: Mapping[str, int]) -> bytes:
-    ordered = sorted(calls, key=lambda call: (call[0], -call[1]))  # a caller before its callees
+    ordered = sorted(calls, key=lambda call: (call[0], -call[1]))  # callers come before their callees
     events = [
         protobuf.number(1, ids[called])
         + protobuf.number(2, max(0, round((begin - began) * _PS_PER_US)))
@@ -147,7 +147,7 @@ def _render_line(number: int, name: str, calls: Calls, began: float, ids: Mappin
 # needed fields of each message: number, name, and `int`, `str`, another message, or a list. A plane (the host's CPUs,
 # a GPU) becomes a process of the trace, a line a thread. Time begins with the first call.
 
-_EVENT = {1: ("name", int), 2: ("begin_ps", int), 3: ("took_ps", int), 5: ("occurrences", int)}  # sums are not calls
+_EVENT = {1: ("name", int), 2: ("begin_ps", int), 3: ("took_ps", int), 5: ("occurrences", int)}  # 5: a sum of calls
 _LINE = {1: ("id", int), 2: ("name", str), 3: ("begin_ns", int), 4: ("events", [_EVENT]), 11: ("display", str)}
 _METADATA = {1: ("id", int), 2: ("metadata", {2: ("name", str), 4: ("display", str)})}
 _SPACE = {1: ("planes", [{2: ("name", str), 3: ("lines", [_LINE]), 4: ("names", [_METADATA])}])}
@@ -159,7 +159,7 @@ Trace = dict[str, Any]
 def build_trace(data: bytes) -> Trace:
     """Convert TensorFlow's profile to a Chrome trace. Raise ValueError if it is invalid or incomplete."""
     processes: list[Trace] = []
-    threads: list[tuple[Trace, list[tuple[int, int, str]]]] = []  # the description of each, and its calls
+    threads: list[tuple[Trace, list[tuple[int, int, str]]]] = []  # description and calls of each thread
     for process, plane in enumerate(_parse(memoryview(data), _SPACE)["planes"], 1):
         names = {each["id"]: each["metadata"]["display"] or each["metadata"]["name"] for each in plane["names"]}
         found = [(line, _list_calls(line, names)) for line in plane["lines"]]
@@ -194,7 +194,7 @@ def _describe(what: str, process: int, thread: int, name: str) -> Trace:
 
 
 def _parse(data: memoryview, fields: Mapping[int, tuple[str, Any]]) -> dict[str, Any]:
-    """Parse a message to a dict by the names of fields. A field of another type means that another program wrote it."""
+    """Parse a message to a dict by the names of fields. A field of another type shows a file of another program."""
     found: dict[str, Any] = {}
     for name, kind in fields.values():
         found[name] = kind() if isinstance(kind, type) else [] if isinstance(kind, list) else _parse(data[:0], kind)

@@ -39,7 +39,7 @@ _WHEEL_NAME = re.compile(r"[^-]+-[^-]+(-\d[^-]*)?-[^-]+-[^-]+-[^-]+\.whl")
 
 
 class Setup:
-    """The parsed flags of a call. Every name in them is checked before anything is done."""
+    """The parsed flags of a call; every name in the flags is checked before anything is done."""
 
     def __init__(self, flags: Parsed) -> None:
         self.flags = flags
@@ -178,7 +178,7 @@ def _create_drive(flags: Parsed, tools: Tools) -> None:
     if os.path.ismount(flags.root_data_dir):
         tools.remark(f"{flags.root_data_dir} is already a mount point; it is left as it is")
         return
-    # also in a dry run, since it changes nothing
+    # lsblk runs in a dry run as well, since it changes nothing
     devices = parse_free_disks(ask_tool(["lsblk", "--json", "--output", "NAME,TYPE,MOUNTPOINT"]))
     if not devices:
         hint = "disks with partitions and disks in use are left alone; lsblk shows them"
@@ -236,7 +236,7 @@ def _load_image(flags: Parsed, tools: Tools, clock: Clock) -> None:
 
 
 def _fill_context(setup: Setup, tools: Tools) -> None:
-    """Write the files that a Dockerfile may copy: Assay, the TensorFlow wheel, and an empty file to replace that."""
+    """Write the files that a Dockerfile may copy: Assay, a TensorFlow wheel, and an empty file for want of a wheel."""
     context = setup.context
     if tools.announce(f"pack Assay as {os.path.join(context, build_wheel_name())}"):
         os.makedirs(context, exist_ok=True)

@@ -1,7 +1,7 @@
 """Repositories that benchmarks need, checked out next to each other in a folder where users may edit them.
 
-Changes of a user there, committed or not, are used: nothing is reset, overwritten or rebased. Commits that
-we check out are recorded as `refs/assay/used`, so that they do not count as the user's own later.
+Users' changes in these repositories, committed or not, are used: nothing is reset, overwritten or rebased. Commits
+that this module checks out are recorded as `refs/assay/used`, so that they do not count as the user's own later.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _COMPILED = re.compile(r"(?:^|/)__pycache__/|\.pyc$|\.egg-info/")
 
 
 def check_out_all(repos: Sequence[GitRepo], folder: str, *, use_cached: bool, say: Say) -> dict[str, Package]:
-    """Check out each repository in `<folder>/<name>` and return its state by name. A lock keeps out other calls."""
+    """Check out each repository in `<folder>/<name>` and return its state by name. A lock excludes other calls."""
     if not repos:
         return {}
     with hold(folder, None, lambda: say(f"waiting: another call works in {folder}"), _LOCK):
@@ -41,7 +41,7 @@ def check_out(repo: GitRepo, path: str, use_cached: bool, say: Say) -> Package:
         _check_origin(repo, path, use_cached)
     if not is_new and (why := _find_edits(path)):
         say(f"{repo.name}: {why}; it is used as it is")
-    # without a branch or hash, a new clone is at the right commit, and a cached one stays where it is
+    # without a branch or hash, a new clone is at the right commit, and a cached clone keeps its commit
     elif bool(repo.branch or repo.commit) or not (is_new or use_cached):
         _move(repo, path, fetches=not is_new and not use_cached, say=say)
     found = load_package(path, repo.branch)
@@ -55,7 +55,7 @@ def load_package(path: str, branch: str | None = None) -> Package | None:
     commit, default = _resolve(path, "HEAD"), _default_branch(path)
     if commit is None:
         return None
-    # a detached HEAD gets the name of the default branch if it is the newest commit of that
+    # a detached HEAD gets the name of the default branch if HEAD is the newest commit of this branch
     named = default if default and _remote_branch(path, default) == commit else "HEAD"
     return Package(
         url=hide_secrets(_ask(path, "remote", "get-url", "origin")),
@@ -74,7 +74,7 @@ def load_own_package(file: str) -> Package | None:
     return load_package(folder)
 
 
-# ---------------------------------------------------------------- what is there
+# ---------------------------------------------------------------- clones
 
 
 def _clone(repo: GitRepo, path: str) -> None:
@@ -127,14 +127,14 @@ def _count_own_commits(path: str, name: str) -> int:
     return int(found) if found.isdecimal() else 0
 
 
-# ---------------------------------------------------------------- going where it is wanted
+# ---------------------------------------------------------------- checking out
 
 
 def _move(repo: GitRepo, path: str, *, fetches: bool, say: Say) -> None:
-    """Check out the hash, else the newest commit of the named branch, else that of the current branch."""
+    """Check out the hash, else the newest commit of the named branch, else the newest one of the current branch."""
     branch = repo.branch or _ask(path, "symbolic-ref", "--quiet", "--short", "HEAD") or _default_branch(path)
     wanted = _resolve(path, repo.commit) if repo.commit else None  # a known hash never changes
-    has_own = bool(branch and _count_own_commits(path, f"refs/heads/{branch}"))  # before fetching, which may rewrite it
+    has_own = bool(branch and _count_own_commits(path, f"refs/heads/{branch}"))  # a fetch may rewrite the branch
     if fetches and wanted is None:
         say(f"updating {path}")
         _fetch(repo, path)
@@ -144,7 +144,7 @@ def _move(repo: GitRepo, path: str, *, fetches: bool, say: Say) -> None:
             _find(repo, path, repo.branch)
     else:
         if branch is None or (repo.branch is None and _remote_branch(path, branch) is None):
-            return  # a branch of the user's own
+            return  # the branch is the user's own
         sha = _find(repo, path, branch)
     try:
         _switch(path, None if repo.commit else branch, sha, has_own)
@@ -161,7 +161,7 @@ def _remote_branch(path: str, name: str) -> str | None:
 
 
 def _fetch(repo: GitRepo, path: str, *name: str) -> bool:
-    """Fetch everything from the server, or only this name. Return False if the server does not have the name."""
+    """Fetch everything from the server, or only `name`. Return False if the server does not have the name."""
     try:
         _git(path, "fetch", "--quiet", "origin", *name)
     except GitError as error:
@@ -193,8 +193,8 @@ def _find(repo: GitRepo, path: str, name: str) -> str:
 
 
 def _switch(path: str, branch: str | None, sha: str, has_own: bool) -> None:
-    """Check out the commit on its branch if that is a fast-forward, else as a detached HEAD. No branch of the user
-    moves otherwise."""
+    """Check out the commit on its branch if this is a fast-forward, else as a detached HEAD, so that no branch of the
+    user moves otherwise."""
     local = _resolve(path, f"refs/heads/{branch}") if branch else None
     if branch and local is None and _remote_branch(path, branch) == sha:
         _git(path, "checkout", "--quiet", "--track", "-b", branch, f"origin/{branch}")
@@ -229,6 +229,6 @@ def _git(folder: str | None, *arguments: str) -> str:
 
 
 def _ask(folder: str, *arguments: str) -> str:
-    """Return the output of git, or "" if it fails. Spaces at its begin are the state of a file."""
+    """Return the output of git, or "" if git fails. Leading spaces are kept: they are the state of a file."""
     done = run_git(folder, *arguments, settings=_SETTINGS)
     return done.stdout.strip("\n") if done.returncode == 0 else ""

@@ -1,7 +1,7 @@
-"""PerfZero's summary, field for field, and its output at the end.
+"""PerfZero's summary, field for field, and PerfZero's output at the end of a call.
 
 Further fields have facts that PerfZero does not record: why a benchmark failed (`findings`), reported values besides
-the wall time, CUDA and cuDNN, GPU memory, whether other processes disturbed it (`contaminated`).
+the wall time, CUDA and cuDNN, GPU memory, whether other processes disturbed the benchmark (`contaminated`).
 `schemas/perfzero_summary.schema.json` describes every field.
 """
 
@@ -31,12 +31,12 @@ SCHEMA = os.path.join(os.path.dirname(__file__), "schemas", "perfzero_summary.sc
 
 Facts = dict[str, Any]
 
-_MOST_REASONS = 3  # in one line
+_MOST_REASONS = 3  # the most reasons in one line
 
 
 def build_summary(execution: BenchExecution, job: PerfzeroJob) -> Facts:
     """Build the summary from types of JSON; numbers that JSON does not have are texts such as "NaN"."""
-    framework = execution.framework  # the one that was really loaded; its name is empty if none is known
+    framework = execution.framework  # the loaded framework; an unknown one has an empty name
     named = {key: getattr(framework, key, "") for key in ("name", "version", "build_version")}
     libraries = {key: getattr(framework, key, "") or None for key in ("cuda", "cudnn")}
     peaks = {key: getattr(execution.peaks, key) for key in ("max_rss", "max_vms", "max_cpu_percent")}
@@ -69,7 +69,7 @@ def _build_result(execution: BenchExecution) -> Facts:
     result = execution.result
     further = {"iters": result.iters, "cpu_time": result.cpu_time, "throughput": result.throughput}
     reasons = [finding.message for finding in result.findings]
-    metrics: dict[str, Facts] = {}  # the reported ones with their bounds, and those extras that are numbers
+    metrics: dict[str, Facts] = {}  # reported metrics with bounds, and extras that are numbers
     for metric in result.metrics:
         bounds = _known({"min_value": metric.min_value, "max_value": metric.max_value})
         metrics[metric.name] = {"name": metric.name, "value": metric.value, **bounds}
@@ -146,7 +146,7 @@ def _known(fields: Mapping[str, Any]) -> Facts:
 def render_log_line(text: str, at: float, level: str = "INFO") -> str:
     """Render a line in the format of Python's logging, which PerfZero's users search for."""
     moment = render_date(at, "%Y-%m-%d %H:%M:%S,%f")
-    shown = moment if moment == NO_DATE else moment[:-3]  # milliseconds
+    shown = moment if moment == NO_DATE else moment[:-3]  # with milliseconds
     return f"{shown} {level}: {text}\n"
 
 
@@ -232,7 +232,7 @@ def render_process_info(readings: Sequence[Reading], execution: BenchExecution) 
     began = execution.started_at
     origin = began if began is not None else readings[0].time if readings else 0.0
     lines, cpu_s, at = [], 0.0, origin
-    for reading in readings:  # percent of one core since the previous reading or the start
+    for reading in readings:  # CPU use in percent of one core since the previous reading or the start
         took_s = reading.time - at
         percent = round(100 * (reading.cpu_s - cpu_s) / took_s, 1) if took_s > 0 else 0.0
         lines.append(_build_line(reading, percent, origin))

@@ -51,7 +51,7 @@ _FAILURES: dict[tuple[str, type[AssayError]], dict[str, str]] = {
 
 
 def ask_tool(argv: Sequence[str]) -> str:
-    """Run a program without showing its output, and return it. Raise AssayError if the program fails."""
+    """Run a program without showing its output, and return the output. Raise AssayError if the program fails."""
     done = subprocess.run(
         [_find(argv[0]), *argv[1:]],
         stdin=subprocess.DEVNULL,
@@ -66,10 +66,10 @@ def ask_tool(argv: Sequence[str]) -> str:
 
 
 def run_tool(argv: Sequence[str], keep_errors: bool = True) -> None:
-    """Run a program in the user's terminal, with its output shown live. Raise AssayError if it fails.
+    """Run a program in the user's terminal, with its output shown live. Raise AssayError if the program fails.
 
-    Its stderr is also captured, so that a known failure gets advice. For a program that draws on the terminal use
-    `keep_errors=False`: without a terminal on stderr it would print plain lines.
+    The program's stderr is also captured, so that a known failure gets advice. `keep_errors=False` is for programs that
+    draw on the terminal: without a terminal on stderr such a program prints plain lines.
     """
     program = _find(argv[0])
     sys.stdout.flush()
@@ -78,7 +78,7 @@ def run_tool(argv: Sequence[str], keep_errors: bool = True) -> None:
         try:
             errors = _forward(process.stderr) if process.stderr is not None else ""
             code = process.wait()
-        except KeyboardInterrupt:  # the program got it too: let it clean up
+        except KeyboardInterrupt:  # the program got the signal too: wait while it cleans up
             try:
                 process.wait(_END_GRACE_S)
             except subprocess.TimeoutExpired:
@@ -107,7 +107,7 @@ def _forward(stream: IO[bytes]) -> str:
 
 
 def build_failure(argv: Sequence[str], code: int, errors: str, is_shown: bool = False) -> AssayError:
-    """Return the error for a failed command, with its own message unless the user has just read that."""
+    """Return the error for a failed command, with the command's message unless the user has just read it."""
     words = list(argv[: 1 + _VERBS.get(argv[0], 0)])
     name = " ".join(words[: next((i for i, word in enumerate(words) if word.startswith("-")), None)])
     how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"failed with exit code {code}"

@@ -101,7 +101,7 @@ def insert_row(project: str, table: str, row: Mapping[str, Any]) -> None:
         raise MissingExtraError("writing to BigQuery", "bigquery") from error
     full_name, anonymous = f"{project}.{table}", cast("Any", AnonymousCredentials)
     try:
-        # An emulator has no logins. The client also reads this variable for its address.
+        # An emulator has no logins. The client reads the emulator's address from the same variable.
         credentials = anonymous() if os.environ.get(_EMULATOR) else None
         with closing(bigquery.Client(project=project, credentials=credentials)) as client:
             retry = bigquery.DEFAULT_RETRY.with_timeout(_RETRY_S)
@@ -124,7 +124,7 @@ def _classify(full_name: str, error: Exception) -> AssayError:
         hint = f"create it: {render_make_command(full_name)}"
         return UsageError(f"there is no BigQuery table {full_name}: {first}", hint)
     kind = type(error)
-    is_about_login = kind.__module__ == "google.auth.exceptions" and kind.__name__ != "TransportError"  # the network
+    is_about_login = kind.__module__ == "google.auth.exceptions" and kind.__name__ != "TransportError"  # network error
     if code in {401, 403} or is_about_login:
         hint = "run `gcloud auth application-default login`, or name a key file in GOOGLE_APPLICATION_CREDENTIALS"
         return UsageError(f"BigQuery does not let us write to {full_name}: {first}", hint)
@@ -156,7 +156,7 @@ def google_key(url: str | None) -> Iterator[None]:
         is_key = False
         with suppress(OSError, ValueError), open(path, encoding="utf-8") as file:
             is_key = isinstance(parse_json(file.read()), dict)
-        if not is_key:  # such as a login page, which Google's libraries would report only after the benchmarks
+        if not is_key:  # it may be a login page, which Google's libraries would report only after the benchmarks
             raise InfrastructureError(f"--gcloud_key_file_url: what {url.partition('?')[0]} gives is not a key file")
         os.chmod(path, 0o600)
         os.environ[VARIABLE] = path
@@ -168,13 +168,13 @@ def google_key(url: str | None) -> Iterator[None]:
 
 
 # ---------------------------------------------------------------- the user's own functions
-# Each function is called with the summary in a process of its own. Another such process checks that the function
-# exists before the benchmarks, which may take hours.
+# Each function is called with the summary in a process of its own. Another process checks that the function exists
+# before the benchmarks, which may take hours.
 
 _CALL_TIMEOUT_S = 600.0
 _FRAMES = 3
-# Any interpreter can run this program, which imports nothing of Assay. The working directory is first on its path.
-# Without a summary it only checks that the function exists.
+# Any interpreter can run _PROGRAM, which imports nothing of Assay. The working directory is first on the program's
+# path. Without a summary the program only checks that the function exists.
 _PROGRAM = """
 import importlib, json, os, sys, traceback
 name, summary, answer = sys.argv[1], sys.stdin.buffer.read(), {}
@@ -200,11 +200,11 @@ sys.exit("error" in answer)
 
 
 def check_upload_method(name: str, bench: BenchRequest) -> None:
-    """Raise UsageError if there is no such function. It is not called, since there is no summary yet."""
+    """Raise UsageError if the function does not exist. The function is not called, since there is no summary yet."""
     done = _run(name, b"", bench)
     answer, module = done.answer, name.rpartition(".")[0]
     what = f"--result_upload_methods: {name}"
-    if done.is_late:  # a slow import: the call itself will show whether it works
+    if done.is_late:  # the import is slow: the later call of the function shows whether it works
         return
     if not answer:
         raise UsageError(f"{what} cannot be called: importing {module} ends the process with exit code {done.code}")
@@ -243,12 +243,12 @@ def _describe(error: Sequence[Any]) -> str:
 class _CallResult(NamedTuple):
     code: int
     lines: Sequence[str]  # the function's output
-    answer: Mapping[str, Any]  # the report of our program
+    answer: Mapping[str, Any]  # the report of _PROGRAM
     is_late: bool = False
 
 
 def _run(name: str, content: bytes, bench: BenchRequest) -> _CallResult:
-    """Run the program in the folder of the benchmarks, with their interpreter and path."""
+    """Run _PROGRAM in the folder of the benchmarks, with the benchmarks' interpreter and path."""
     with tempfile.TemporaryFile() as answer:
         words = [bench.python or sys.executable, "-c", _PROGRAM, name, json.dumps(bench.python_path)]
         with subprocess.Popen(
@@ -264,7 +264,7 @@ def _run(name: str, content: bytes, bench: BenchRequest) -> _CallResult:
                 output, _ = process.communicate(content, _CALL_TIMEOUT_S)
             except subprocess.TimeoutExpired:
                 return _CallResult(-1, (), {}, is_late=True)
-            finally:  # also kills processes that it left behind
+            finally:  # also kills processes that the program left behind
                 with suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
         answer.seek(0)

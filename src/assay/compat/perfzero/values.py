@@ -3,9 +3,9 @@
 <workspace>/
     site-packages/<repository>/     repositories of --git_repos
     output/<execution id>/          the files of one execution
-        perfzero.log                its output, and the summary
+        perfzero.log                the benchmark's output, and the summary
         perfzero_summary.json       only the summary
-        process_info.log            the resources of its processes over time, as lines of JSON
+        process_info.log            the resources of the benchmark's processes over time, as lines of JSON
         proto_<Class>.<method>      the output of TensorFlow's report_benchmark
         profiler_data/              the folder for TensorBoard's profile tab
 """
@@ -45,7 +45,7 @@ def hide_secrets(text: str) -> str:
 
 
 def is_url(text: str) -> bool:
-    """Return whether the text begins like a URL and can be taken apart: a bracket may not be closed."""
+    """Return whether the text begins like a URL and can be split, which an unclosed bracket prevents."""
     try:
         return urlsplit(text) is not None and re.match(r"[a-zA-Z][a-zA-Z0-9+.-]*:/*[^/\s]", text) is not None
     except ValueError:

@@ -13,7 +13,7 @@ from assay.system.files import replacing
 
 _PACKAGE = "assay"
 _SHARED = "share/assay/"  # the examples, which `assay demo` runs
-_EPOCH = (1980, 1, 1, 0, 0, 0)  # equal files give equal wheels
+_EPOCH = (1980, 1, 1, 0, 0, 0)  # a fixed time, so that equal files give equal wheels
 _WHEEL = "Wheel-Version: 1.0\nGenerator: assay\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
 _KEPT_METADATA = ("METADATA", "entry_points.txt", "licenses/LICENSE")
 

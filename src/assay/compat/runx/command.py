@@ -88,7 +88,7 @@ def supervise(prepared: Prepared) -> int:
 
     began = time.time()
     report = run_study(prepared, build_hooks(prepared))
-    # some may have ended on the farm since the supervisor's last check
+    # runs may have ended on the farm since the supervisor's last check
     asked = report.entries if report.left and not report.problem else ()
     states = [_load_state(entry.dir) if entry.state is State.RUNNING else entry.state for entry in asked]
     goes_on = prepared.farm is not None and State.RUNNING in states
@@ -99,12 +99,12 @@ def supervise(prepared: Prepared) -> int:
 
 
 def _load_state(run_dir: str) -> State:
-    """Return the current state, with running for a job that waits in its farm's queue or is not listed there yet."""
+    """Return the current state; a job that waits in its farm's queue, or is not listed there yet, counts as running."""
     from assay.follow.run_status import load_status
 
     try:
         state = load_status(run_dir).state
-    except AssayError:  # just damaged: the next command reports it
+    except AssayError:  # the run is damaged: the next command reports it
         return State.RUNNING
     return state if state.is_over and state is not State.LOST else State.RUNNING
 
@@ -137,7 +137,7 @@ def build_hooks(prepared: Prepared) -> RunHooks:
 
 
 def describe_farm(states: Sequence[State], farm: str) -> str:
-    """Return a sentence that counts each run of this call once, by what it does on the farm."""
+    """Return a sentence that counts each run of this call once, by its state on the farm."""
     there = states.count(State.RUNNING)
     others = {"finished": sum(state.is_over for state in states), "not submitted": states.count(State.QUEUED)}
     more = "".join(f", {count} {word}" for word, count in others.items() if count)

@@ -71,7 +71,7 @@ class RunxPlanner(Planner):
         self._date = names.now.strftime(_DATE) if names else ""
 
     def plan_lazily(self, rows: Iterable[Row], warnings: Iterable[Problem], rules: SecretRules) -> Plan | None:
-        """Return a plan that builds runs on access, or None if a command might not accept all their parameters."""
+        """Return a plan that builds runs on access, or None if a command might not accept the parameters of all."""
         if find_used_names(self.study.commands) is not None:
             return None
         axes = [axis for sweep in self.study.sweeps for axis in sweep.axes.values()]
@@ -103,7 +103,7 @@ class RunxPlanner(Planner):
         return fill_logdir(render_command(template, params, flags=render_flags))
 
     def number(self, draft: Draft) -> None:
-        """Set the id. A run that is listed again gets the next ordinal and runs again."""
+        """Set the run's id. A run that is listed again gets the next ordinal and runs again."""
         first = spec_id(draft.commands, draft.params)
         draft.ordinal = self._seen[first]
         self._seen[first] += 1
@@ -113,7 +113,7 @@ class RunxPlanner(Planner):
         return [self._name(draft) for draft in drafts]
 
     def _name(self, draft: Draft) -> str:
-        """Return a unique name. Without a source of names it is derived from the run's id or parameters."""
+        """Return a unique name; without a source of names, it is derived from the run's id or parameters."""
         draft.tag = tag = build_tag(draft, self.names)
         if self.names is not None and not self.names.cooldir:
             return _take((_join(tag, self.study.name, cooldir=False),), self._taken)
@@ -176,9 +176,9 @@ def fill_tag(tag: str, params: Mapping[str, object]) -> str:
 
 
 def _join(tag: str | None, slug: str, *, cooldir: bool) -> str:
-    """Join tag and random words to a name. LOGDIR in a tag is replaced by the words: there is no directory yet."""
+    """Join tag and random words to a name. The words replace LOGDIR in a tag, since there is no directory yet."""
     if not tag:
-        return slug if cooldir else build_directory_name(slug)  # our words are always valid
+        return slug if cooldir else build_directory_name(slug)  # random words are always valid
     if LOGDIR in tag:
         return build_directory_name(tag.replace(LOGDIR, slug))
     return build_directory_name(tag, f"_{slug}" if cooldir else "")

@@ -1,6 +1,6 @@
 """The launch of runx's runs: in sets, each with its own names, and with runx's files in their directories.
 
-Each call of `assay runx FILE` starts new runs, unless the previous call was interrupted: then it continues that one.
+Each call of `assay runx FILE` starts new runs, or continues the runs of the previous call if that was interrupted.
 
 The names of a set are random, so a file (`.assay/set.N.json`) records them before the first run starts: a later
 call, or a second supervisor, reads the same names. A supervisor holds a shared lock on the file of its set.
@@ -47,7 +47,7 @@ class RunxRules(RunRules):
         """Return the plan with the names of the set that this call belongs to, without writing anything."""
         options = prepared.options
         tag, numbers = options.tag, _list_numbers(prepared.location)
-        # only `assay runx` gives a tag: `assay run`, and --retry without a tag, accept any
+        # only `assay runx` gives a tag: `assay run`, and --retry without a tag, accept sets with any tag
         sets = (_load(prepared.location, number) for number in reversed(numbers))
         ours = (each for each in sets if each.overrides == prepared.shown_overrides)
         last = next((each for each in ours if each.tag == tag or (options.keeps_finished and tag is None)), None)
@@ -59,7 +59,7 @@ class RunxRules(RunRules):
             raise _refuse_retry(prepared, numbers)
         known: dict[str, str] = {}
         for number in numbers if options.keeps_finished else ():
-            known |= _load(prepared.location, number).names  # if several sets ran a run, the newest name
+            known |= _load(prepared.location, number).names  # a run of several sets has its newest name
         return _begin_set(prepared, numbers, known)
 
     @contextmanager
@@ -124,7 +124,7 @@ def _refuse_retry(prepared: Prepared, numbers: Sequence[int]) -> UsageError:
 
 
 def _begin_set(prepared: Prepared, numbers: Sequence[int], known: Mapping[str, str]) -> Prepared:
-    """Begin a set that keeps the `known` runs. Other runs get names without a directory: --no_cooldir repeats names."""
+    """Begin a set that keeps `known` names. Other runs get names that no directory has: --no_cooldir repeats names."""
     location, taken, living = prepared.location, list_names(prepared.location.dir), 0
     if not prepared.options.keeps_finished:
         taken = taken.union(*_list_names(location, numbers))
@@ -159,8 +159,8 @@ def _name_freely(runs: Iterable[RunSpec], known: Mapping[str, str], present: set
 
 
 def pin(prepared: Prepared) -> Prepared:
-    """Write the file of the set if it does not exist. If another call of `assay runx` was faster, begin another set;
-    another supervisor of the same set uses the names of the first."""
+    """Write the file of the set if it does not exist. If another call of `assay runx` was faster, begin another set; a
+    second supervisor of the same set uses the names in the file."""
     if prepared.set_number is None:
         return prepared
     names = {spec.id: spec.name for spec in prepared.plan.runs}
@@ -229,14 +229,14 @@ def _check_name(name: str) -> str:
 
 
 def _is_interrupted(location: StudyLocation, last: RunSet) -> bool:
-    """Return whether runs of the set are left and it has no supervisor. Runs that a farm has are not left."""
+    """Return whether runs of the set are left and the set has no supervisor. Runs that a farm has do not count."""
     rests = (_find_rest(os.path.join(location.dir, name)) for name in last.names.values())
     return not _is_supervised(location, last.number) and "left" in rests
 
 
 def _count_living(location: StudyLocation, numbers: Sequence[int]) -> int:
     """Count runs of earlier sets that go on without this call: running, on a farm, or queued by a live supervisor.
-    There may be hundreds of sets, so counting stops at the newest one without such runs."""
+    There may be hundreds of sets, so counting stops at the newest set without living runs."""
     living = 0
     for number, names in zip(reversed(numbers), _list_names(location, numbers[::-1]), strict=True):
         words = ("running", "left") if _is_supervised(location, number) else ("running",)
@@ -255,6 +255,6 @@ def _find_rest(run_dir: str) -> Literal["", "left", "running"]:
     last = status.history.last
     if last is None or not status.state.is_over:
         return "left" if last is None else "running"
-    if last.outcome is None:  # no outcome: its supervisor left or died
+    if last.outcome is None:  # no outcome: the run's supervisor exited or died
         return "left" if status.state in (State.LOST, State.STOPPED) else ""
     return "left" if status.state is State.STOPPED and last.stop is not None and last.stop.kind == "interrupt" else ""

@@ -52,7 +52,7 @@ _CONFIG_KEYS = ("LOGROOT", "FARM", "CODE_IGNORE_PATTERNS")
 _FARM_KEYS = ("SUBMIT_CMD", "RESOURCES", "PYTHONPATH", "WORKSPACE", "NGC_LOGROOT", "SUBMIT_TEMPLATE", "CANCEL_CMD")
 _FARM_TEXTS = tuple(key for key in _FARM_KEYS if key not in ("RESOURCES", "PYTHONPATH"))
 _KEYS = (*_EXPERIMENT_KEYS, *_CONFIG_KEYS, *_FARM_KEYS)
-# the older spelling, but not in sections of farms, which may have any name
+# keys in the older spelling, except those of farms, whose sections may have any name
 _OLDER_KEYS = tuple(key.lower() for key in (*_EXPERIMENT_KEYS, "LOGROOT", "PYTHONPATH", "CODE_IGNORE_PATTERNS"))
 _MAGIC = (TAG, SKIP, NODES, PARTITION)
 _ALWAYS = (TAG, NODES, PARTITION)  # allowed on the command line even if the file does not have them
@@ -145,7 +145,7 @@ class _Reader:
         self._warnings = build_duplicate_warnings([experiment, *([config] if config is not None else [])])
 
     def study(self, path: str) -> Study:
-        # all mappings in `.runx`, and those of the experiment that submit: others may be anchors
+        # sections are all mappings in `.runx`, and those of the experiment that submit: others may be anchors
         own = [entry for entry in self._experiment.others if _submits(entry.node)]
         entries = [*(entry for entry in self._config.others if entry.node.kind == "mapping"), *own]
         sections = {entry.key: _Layer(entry.node) for entry in entries}
@@ -182,7 +182,7 @@ class _Reader:
         )
 
     def _find(self, key: str, section: _Layer | None = None) -> Item | None:
-        """Find a key in the experiment, else in the farm's section, else at the top of `.runx`. Null is absent."""
+        """Find a key in the experiment, else in the farm's section, else at the top of `.runx`; skip null values."""
         layers = (self._experiment, *([section] if section else []), self._config)
         found = (entry for layer in layers if (entry := layer.entries.get(key)) is not None)
         return next((e for e in found if e.node.kind != "scalar" or e.node.value not in (None, "", "None")), None)
@@ -223,7 +223,7 @@ class _Reader:
         return tuple(sweep for sweep in sweeps if sweep is not None)
 
     def _inherited(self, entry: Item) -> Iterator[Sweep | None]:
-        """Parse a list of grids. Each item inherits from the first, except RUNX.SKIP: a skipped first is a template."""
+        """Parse a list of grids. Items inherit from the first, except RUNX.SKIP: a skipped first item is a template."""
         items = self._fields.elements(entry.node, entry.key, "a list of mappings")
         first = {inherited.key: inherited for inherited in items[0].items() if inherited.key != SKIP} if items else {}
         for index, item in enumerate(items):
@@ -252,20 +252,20 @@ class _Reader:
         return Sweep(axes, position=position)
 
     def _axis(self, node: Node, key: str) -> Choices:
-        """Parse the values of a parameter. Line breaks of YAML's block texts would end the command: replace them."""
+        """Parse the values of a parameter; replace line breaks of YAML's block texts, which would end the command."""
         axis = build_axis(node, key, self._problems)
         values = (v.replace("\n", " ").strip() if isinstance(v, str) and "\n" in v else v for v in axis.values)
         return Choices(tuple(values), axis.position)
 
     def _near(self, key: str) -> str | None:
-        """Return a hint if an unknown key of the file is probably a misspelling of this one."""
+        """Return a hint if an unknown key of the file is probably a misspelling of `key`."""
         names = [entry.key for entry in self._experiment.others]
         return next((f"{name!r} is not known; did you mean {key!r}?" for name in names if _close(name, key)), None)
 
-    # ------------------------------------------------------------ places
+    # ------------------------------------------------------------ paths
 
     def _root(self) -> str | None:
-        """Return the folder of LOGROOT. A relative path is relative to the file with the key."""
+        """Return the folder of LOGROOT. A relative path is relative to the file that sets LOGROOT."""
         entry = self._find("LOGROOT")
         if entry is None:
             return None
@@ -294,7 +294,7 @@ class _Reader:
     # ------------------------------------------------------------ farms
 
     def _chosen_farm(self) -> tuple[str | None, Position | None]:
-        """Return the name of the chosen farm and its position in the file. Whether it is usable is checked later."""
+        """Return the name of the chosen farm and its position in the file. A later step checks if it can be used."""
         if self._options.farm is not None:
             return self._options.farm, None
         entry = self._find("FARM")
@@ -312,7 +312,7 @@ class _Reader:
         problems = Problems()
         fields = Fields(problems)
         entry = next(e for e in (*self._experiment.others, *self._config.others) if e.key == name)
-        if entry.node.find("kind"):  # one of our engines, which have their own keys
+        if entry.node.find("kind"):  # the farm has an engine, with keys of its own
             return read_farm(entry, name)
         given = {key: self._find(key, section) for key in _FARM_TEXTS}
         texts = {key: fields.text(found.node, key) if found else None for key, found in given.items()}

@@ -30,12 +30,12 @@ from assay.values import layout
 from assay.values.series import direction_of, metric_priority, whole_step
 from assay.values.table import Column, Table
 
-# sumx never shows these: they differ in every run
+# parameters that sumx never shows, since they differ in every run
 HIDDEN = ("logdir", "command", "result_dir", "nbr_workers", "paths", "val_paths")
 _DIGITS = 5
 _FIRST_WIDTH = 6  # least width of the first column
 _EPOCH, _EPOCH_TIME = "epoch", "epoch_time"
-_TRAINING = ("train/", "trn/", "training/")  # they count iterations, not epochs
+_TRAINING = ("train/", "trn/", "training/")  # metrics that count iterations, not epochs
 
 
 def build_sumx(
@@ -60,7 +60,7 @@ def build_sumx(
         order = _sort_by_shown(data, keep, ignore)
         return _build_table(data, order, params, epochs, times, ignore, ()), warnings
     known = [{**each, _EPOCH: epochs[i], _EPOCH_TIME: times[i]} for i, each in enumerate(params)]
-    # by these two columns, the run with the most epochs, or the fastest, comes first
+    # by default, `epoch` sorts the run with the most epochs first, and `epoch_time` the fastest
     usual = {_EPOCH: f"{_EPOCH}:max", _EPOCH_TIME: f"{_EPOCH_TIME}:min"}
     asked = [each.replace("epoch time", _EPOCH_TIME) for each in sortwith]
     sort = choose_sort([usual.get(name, name) for name in asked], data, [known[i] for i in keep])
@@ -68,7 +68,7 @@ def build_sumx(
 
 
 def _sort_by_shown(data: IndexTable, keep: Sequence[int], ignore: Sequence[str]) -> list[int]:
-    """Sort like sumx: by the first loss, or if there is none another metric; by its shown values, best first."""
+    """Sort like sumx, best first: by the shown values of the first loss, or without a loss of another metric."""
     shown = [name for name in _list_shown(data, ignore) if any(data.metrics[name].count[i] for i in keep)]
     if not shown:
         return list(keep)
@@ -83,8 +83,8 @@ def _list_shown(data: IndexTable, ignore: Sequence[str]) -> list[str]:
 
 
 def _load_starts(index: Index, data: IndexTable, keep: Sequence[int], warnings: list[str]) -> dict[int, float]:
-    """Return when the script of each run first called logx.initialize, since it may have waited in a farm's queue. Rows
-    of runx's own runs have the time: without other runs, only cursors with a note about unread lines are loaded."""
+    """Return when each run's script first called logx.initialize, since the run may have waited in a farm's queue. Rows
+    of runx's own runs have this time: without other runs, only cursors with a note about unread lines are loaded."""
     starts = {}
     noting = ("damaged", "unread") if all(data.rows[i].origin != "assay" for i in keep) else ()
     cursors = index.load_cursors(layout.LOGX_METRICS_FILE, sorted({data.rows[i].study for i in keep}), noting)
@@ -103,7 +103,7 @@ def _load_starts(index: Index, data: IndexTable, keep: Sequence[int], warnings: 
 
 
 def _load_params(data: IndexTable, locations: Sequence[StudyLocation]) -> list[Mapping[str, object]]:
-    """Load the parameters that the script gave to logx, as sumx shows them; others are added from our own record."""
+    """Load the parameters that the script gave to logx, as sumx shows them, and further ones of Assay's record."""
     if all(row.origin != "assay" for row in data.rows):
         return [row.params for row in data.rows]
     from assay.compat.originals import load_hparams  # a table of runx's own runs does not need it

@@ -45,7 +45,7 @@ BATCH, PLAN = "TORQ_PERF_BATCH_NAME", "TORQ_PERF_TEST_PLAN"
 
 def find_server(env: Mapping[str, str]) -> str | None:
     """Return the address for results without a slash at the end, or None if it is not set. Raise UsageError for an
-    invalid one: before tests run."""
+    invalid address, so that it is reported before tests run."""
     url = env.get(SERVER)
     if url and not is_web_address(url):
         raise UsageError(f"{SERVER}={url} is not a valid address", "such as http://localhost:8080")
@@ -53,8 +53,8 @@ def find_server(env: Mapping[str, str]) -> str | None:
 
 
 def build_session(results: Sequence[CaseResult], folder: str, env: Mapping[str, str]) -> ResultSession:
-    """Build the session of these results. Variables of CI have precedence over git in the folder: CI may have checked
-    out a merge commit of its own."""
+    """Build the session of the results. Variables of CI have precedence over git in the folder, since CI may have
+    checked out a merge commit of its own."""
     facts = {
         "git_commit": env.get("GITHUB_SHA") or _ask_git(folder, "rev-parse", "HEAD"),
         "git_branch": env.get("GITHUB_REF") or _ask_git(folder, "symbolic-ref", "HEAD"),
@@ -140,7 +140,7 @@ def send_session(
         said = answer.decode(errors="replace")[:_MOST_SAID]
         if status // 100 == 2:
             if number := _find_number(answer):
-                return quote(number[:_MOST_SAID], safe="~")  # for an address
+                return quote(number[:_MOST_SAID], safe="~")  # quoted for an address
             problem = f"its answer has no number of the session: {said}"
             break
         problem = f"{status} {http.client.responses.get(status, '')}: {said}".rstrip(": \n")
@@ -163,8 +163,8 @@ def _find_number(answer: bytes) -> str:
 MANIFEST = "test_session.json"
 _LOGS, _PROFILES = "failure_logs", "profiles"
 _UNITS = {"compilation_time": "s", "e2e_inference_time": "s"}
-FileNames = tuple[str | None, str | None]  # of a test's log and profile in the archive; None: there is none
-_MOST_LENGTH = 150  # of a file's name: programs that unpack have limits
+FileNames = tuple[str | None, str | None]  # a test's log and profile in the archive; None: no file
+_MOST_LENGTH = 150  # the longest name of a file, since programs that unpack have limits
 
 
 def build_archive(session: ResultSession) -> bytes:
@@ -201,7 +201,7 @@ def _build_run(result: CaseResult, files: FileNames) -> dict[str, Any]:
 
 
 def _name_files(result: CaseResult, index: int) -> FileNames:
-    """Return portable names of the test's log and profile in the archive, which the number keeps distinct."""
+    """Return portable names of the test's log and profile in the archive, which `index` keeps distinct."""
     name = f"{index:04d}-" + re.sub(r"[^\w.+-]+", "_", result.nodeid).strip("_")[-_MOST_LENGTH:]
     log = f"{_LOGS}/{name}.log" if result.failure else None
     return log, f"{_PROFILES}/{name}{os.path.splitext(result.profile)[1]}" if result.profile else None

@@ -11,7 +11,7 @@ from assay.values.pytest_names import UPLOADS
 
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Register after the plugin that sends runs, and only with the plug-in for models: others have no such tests."""
+    """Register after the plugin that sends runs; without the plug-in for models there are no tests of models."""
     if find_spec("assay.models") is None:
         return
     from assay.compat.torq.pytest_session import watch_session

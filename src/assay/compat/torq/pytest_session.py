@@ -1,7 +1,7 @@
-"""The results of a session with models: `--report-output-file` writes them, TORQ_PERF_SERVER sends them.
+"""Writes the results of a session with models (`--report-output-file`), and sends them (TORQ_PERF_SERVER).
 
 Without these settings nothing is registered, and a session without a test of a model sends nothing. Tests may run in
-worker processes: the process that the user started gets their reports, and only that one sends.
+worker processes: the process that the user started gets the workers' reports, and only this process sends results.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Uploads to ASSAY_SERVER: each test of a model is sent as a run with its outcome, times and failure.
 
-The plugin of `exchange` sends it, prints the link and reports what went wrong.
+The plugin of `exchange` sends the run, prints the link and reports errors.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class ModelUploads:
         unpacked, root = os.path.join(folder, "session"), os.path.join(folder, "root")
         os.mkdir(root)
         with zipfile.ZipFile(io.BytesIO(build_archive(session))) as archive:
-            archive.extractall(unpacked)  # our own archive
+            archive.extractall(unpacked)  # this process built the archive
         stored = store_session(unpacked, os.path.join(folder, "aside"), root, time.time())
         self._stored = f"{stored.study}~{stored.id}"
         for run in stored.runs:

@@ -1,4 +1,4 @@
-"""Sessions of Torq's tests in the form of its client: each test becomes a run of ours.
+"""Sessions of Torq's tests in the form of Torq's client: each test becomes a run of Assay.
 
 The study is named after the test plan. A run's name begins with the session, and its parameters allow following a test
 over sessions: `assay sum torq-nightly --where 'test == "test_mlp"'`. Measurements are metrics; the failure's log and
@@ -26,7 +26,7 @@ from assay.values.run import Outcome, RunSpec, spec_id
 from assay.values.state import State
 from assay.values.study import CodePolicy
 
-_PREFIX = "torq-"  # of the names of studies
+_PREFIX = "torq-"  # prefix of the names of studies
 _FAILED = ("failed", "nxpass", "error")
 _OUTCOMES = ("passed", "skipped", "xfail", "xpass", *_FAILED)
 _FACTS = ("git_branch", "batch_name", "workflow_url", "test_plan")
@@ -47,7 +47,7 @@ def is_study(name: str) -> bool:
 
 
 def store_session(folder: str, aside: str, root: str, made_at: float, sender: Sender = Sender()) -> SessionManifest:  # noqa: B008 immutable
-    """Store the session that was unpacked into `folder`. `made_at`: the time of the archive, which is not in it."""
+    """Store the session that was unpacked into `folder`. `made_at`: the archive's time, which `folder` lacks."""
     manifest = _load_manifest(folder)
     study = f"{_PREFIX}{_clean(str(manifest.get('test_plan') or 'tests'))}"
     batch = str(manifest.get("batch_name") or "default")
@@ -55,7 +55,7 @@ def store_session(folder: str, aside: str, root: str, made_at: float, sender: Se
     names: list[tuple[str, str]] = []
     for test in manifest["test_runs"]:
         wanted = "-".join(str(test.get(key) or "") for key in ("module", "name", "parameters")).strip("-")
-        # a hash if characters had to be replaced or cut
+        # a name gets a hash if characters had to be replaced or cut
         name = f"{session}-{_clean(wanted)}{'' if _clean(wanted) == wanted else f'-{_digest(wanted)}'}"
         if (study, name) in names:
             raise RefusedUploadError(f"{MANIFEST}: the test {name.partition('-')[2]} is there twice")

@@ -1,4 +1,4 @@
-"""The routes for sessions of Torq's tests: the path to which its client sends, and the address that it prints."""
+"""The routes for sessions of Torq's tests: the path to which Torq's client sends, and the address that it prints."""
 
 from __future__ import annotations
 
