@@ -88,7 +88,7 @@ def _find_root(path: str) -> str:
 
 def _load(root: str, module: str) -> ModuleType:
     """Load a module of the suite. The suite's folder is a package with or without __init__.py, even if another package
-    has its name. Its parent folder is not put on sys.path: the measured code is that of the working directory."""
+    has its name. The suite's parent folder is not put on sys.path: the measured code is in the working directory."""
     package, root = os.path.basename(os.path.abspath(root)), os.path.abspath(root)
     if getattr(sys.modules.get(package), "__path__", None) != [root]:
         made = sys.modules[package] = ModuleType(package)

@@ -1,10 +1,10 @@
 """`python command.py TEXT [PROFILER ...]`: runs a command in a shell; reports duration, CPU time and peak memory.
 
 The kernel counts the size of a parent into the peak of its child, up to the moment of exec: a program of two megabytes
-that a Python process of thirty megabytes starts has a peak of thirty. Therefore a small shell forks the command and
-exits, and this process adopts the command, which Linux allows for a "subreaper", and waits for it to get its resource
-usage. The command and the clock start when the small shell has exited. This file is run by its path and imports little,
-because its own size and start-up time disturb the measurement.
+that a Python process of thirty megabytes starts has a peak of thirty. For an exact peak a small shell forks the command
+and exits, and this process adopts the command, which Linux allows for a "subreaper", and waits for it to get its
+resource usage. The command and the clock start when the small shell has exited. This file is run by its path and
+imports little, because its own size and start-up time disturb the measurement.
 """
 
 from __future__ import annotations

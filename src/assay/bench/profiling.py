@@ -9,9 +9,9 @@ TensorBoard's profile tab reads.
 A method may import its framework itself, in the middle of a window: another profiler samples until the import is
 complete, then the framework's own profiler takes over.
 
-`python -m assay child command-profile` profiles a command line from outside. command.py starts that process with the
-command, and closes its input when the command has ended. Its output is a line of JSON: the files, and why a window has
-no file. A window waits for Python, which the command may start later or never.
+`python -m assay child command-profile` profiles a command line from outside. command.py starts the profiler with
+the command, and closes the profiler's input when the command has ended. The profiler prints a line of JSON: the files,
+and why a window has no file. A window waits for Python, which the command may start later or never.
 """
 
 from __future__ import annotations
@@ -196,7 +196,7 @@ class Profile:
         return sorted(os.path.relpath(path, self._folder) for path in found)
 
     def _note(self, text: str) -> None:
-        """Add a text to the notes, and print it into the log."""
+        """Add a text to the notes, and print it to the log."""
         self.notes.append(text)
         print(f"assay: warning: {text}", file=sys.stderr)
 
@@ -423,7 +423,7 @@ class CommandProfile(Profile):
 
 
 def has_python(pid: int) -> bool:
-    """Return whether a process or a descendant is a Python: by its program, or by libpython in another program."""
+    """Return whether a process or a descendant runs Python, by its program or by libpython in another program."""
     return any(
         os.path.basename(processes.find_program(each)).startswith(("python", "pypy"))
         or b"/libpython" in processes.load_maps(each)

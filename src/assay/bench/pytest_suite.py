@@ -72,7 +72,7 @@ def run_test(path: str, name: str) -> Mapping[str, str]:
 
 
 class _Session:
-    """A plug-in of pytest that collects the tests, or runs the one that is requested and keeps its outcome."""
+    """A plug-in of pytest that collects the tests, or runs the requested one and stores its outcome."""
 
     def __init__(self, wanted: str | None = None) -> None:
         self._wanted = wanted
@@ -102,7 +102,7 @@ class _Session:
         self.error = self.error or (call.excinfo.value if call.excinfo else None)
 
     def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
-        self.error = self.error or excinfo.value  # pytest.exit raises it too
+        self.error = self.error or excinfo.value  # pytest.exit calls this hook too
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self.failed = self.failed or (str(report.longrepr) if report.failed else "")

@@ -90,7 +90,7 @@ class Triage:
     method: str
     metric: str
     execution_id: str  # where the change begins
-    until: str = ""  # the last execution of the new level at that time: `invalid` excludes all up to it
+    until: str = ""  # last execution of the new level when judged: `invalid` excludes all up to it
     judgement: Judgement = "ack"
     note: str = ""
     who: str = ""
@@ -195,7 +195,7 @@ def take_queue(study_dir: str, folder: str) -> list[RunSpec]:
         if specs is not None:
             for spec in specs:
                 run_dir = os.path.join(study_dir, spec.name)
-                # its directory may exist, although nothing was ever started in it
+                # a run directory may exist, although nothing was ever started in it
                 if not os.path.isdir(run_dir) or run_directory.load_history(run_dir).last is None:
                     found.append(spec)
             with suppress(OSError):

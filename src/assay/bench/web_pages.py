@@ -94,7 +94,7 @@ def show_all(request: Request) -> Response:
 
 
 def _load_soon(snapshots: Snapshots, slug: str) -> StudySnapshot | None:
-    """Load the executions; None if a large archive is still being read from its folders. The page then asks again."""
+    """Load the executions; None while a large archive is read from its folders, during which the page asks again."""
     if not snapshots.holds(slug):
         thread = threading.Thread(target=snapshots.load, args=(slug,), name="assay-read", daemon=True)
         thread.start()

@@ -1,4 +1,4 @@
-"""What the commands of `assay bench` share: options, the request built from them, and the display of a result."""
+"""Options, requests and the display of results, which the commands of `assay bench` share."""
 
 from __future__ import annotations
 

@@ -120,8 +120,8 @@ def _strip_parameters(method: str) -> str:
 
 
 def _load(location: StudyLocation, row: RunRow, console: Console) -> BenchExecution | None:
-    """Load an execution. If its file cannot be read, or is from an earlier attempt, it counts as failed: it was
-    executed, and without it the execution before it would be the newest."""
+    """Load an execution, which counts as failed if its file cannot be read or is from an earlier attempt: without a
+    failed execution the execution before it would be the newest."""
     run_dir = os.path.join(location.root, row.key)
     try:
         found = load_execution(run_dir) or _rebuild(run_dir, row)

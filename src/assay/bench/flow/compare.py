@@ -86,7 +86,7 @@ class CompareOptions:
     most: int = DEFAULT_MOST  # trials on each side, after which the result is INCONCLUSIVE
     everything: bool = False  # contaminated and profiled executions count as well
     in_turns: bool = False  # both sides ran in turns: the load of other processes affects both alike
-    across: bool = False  # compare executions of different environments as if they were of the same one
+    across: bool = False  # compare executions of different environments as if the environments were equal
     confirm: bool = True
     build: str | None = None  # command that is run in each work tree first
 

@@ -1,4 +1,4 @@
-"""Build an execution from a run directory: what its process reported, how it ended, and where it ran."""
+"""Builds an execution from a run directory: what its process reported, how it ended, and where it ran."""
 
 from __future__ import annotations
 

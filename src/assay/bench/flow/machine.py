@@ -206,7 +206,7 @@ class ForeignLoad:
         known = [number for number, share in enumerate(fractions) if share is not None]
         latest = known[-1] if known else None
         if latest is not None:
-            del self._marks[:latest]  # marks before the latest one are never needed again
+            del self._marks[:latest]  # marks before the latest one that is old enough are not needed
         meter = open_meter(self.path)
         if meter is not None:
             self._marks.append((meter, own_s))

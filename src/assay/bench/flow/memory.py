@@ -32,9 +32,9 @@ class GpuPeak:
 
 @dataclass(slots=True)
 class GpuMemory:
-    """The GPU memory of a run's processes. If the driver reports memory by process, that of the run's processes counts.
-    Otherwise (in a container the driver knows other pids, or none), the device's memory in use counts, less what was in
-    use at the start and by other visible processes."""
+    """The GPU memory of a run's processes, as the driver reports it for each process, or, where the driver does not (in
+    a container it knows other pids, or none), the memory of the device in use, less what was in use at the start and by
+    other visible processes."""
 
     devices: Devices
     indices: tuple[int, ...]
@@ -57,7 +57,7 @@ class GpuMemory:
             found = self.devices.processes(index)
             unknown, there = self._before[index]
             ours = [each for each in found if each.pid in members or (tag and load_tag(each.pid) == tag.encode())]
-            # processes that are certainly not the run's: they were on the GPU before, or are others of this machine
+            # processes that are certainly not the run's: on the GPU before it, or other processes of this machine
             foreign = [each for each in found if each not in ours and (each.pid in there or processes.exists(each.pid))]
             own += sum(each.memory_bytes for each in ours)
             beyond += max(0, self._used(index) - max(0, unknown) - sum(each.memory_bytes for each in foreign))
@@ -172,7 +172,7 @@ def drop_starting_copies(stats: Iterable[ProcessStat]) -> list[ProcessStat]:
 
 
 def _measure_shells(job: int, root: int) -> int | None:
-    """Return the memory of the shells from the parent of the first process up to the job's; None if one is gone."""
+    """Return the memory of the shells from the parent of the first process up to the job's; None if one has ended."""
     total, stat = 0, load_stat(root)
     while stat is not None and stat.parent > 1:
         stat = load_stat(stat.parent)

@@ -1,4 +1,4 @@
-"""Run benchmarks: one process per method and trial, each a run of the study `bench`."""
+"""Runs benchmarks: one process per method and trial, each a run of the study `bench`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`assay bench selftest`: compare equal code with itself, which shows the smallest effect visible on this machine."""
+"""`assay bench selftest`: compares equal code with itself, which shows the smallest effect visible on this machine."""
 
 from __future__ import annotations
 

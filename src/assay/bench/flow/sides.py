@@ -76,7 +76,7 @@ class Executions:
 
 
 def choose_side(executions: Iterable[BenchExecution], name: str) -> list[BenchExecution]:
-    """Return the executions with this label; if there are none, those of the commit whose hash begins with the name."""
+    """Return the executions with the label `name`, or else those of the commit whose hash begins with `name`."""
     known = list(executions)
     by_label = [each for each in known if each.label == name]
     found = by_label or [each for each in known if each.commit and len(name) >= 4 and each.commit.startswith(name)]
@@ -98,13 +98,13 @@ def _why_aside(execution: BenchExecution) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Duel:
-    """One metric of one benchmark, in one environment if both sides have a common one."""
+    """One metric of one benchmark, in one environment if both sides have a common environment."""
 
     key: Key
     base: tuple[BenchExecution, ...]
     head: tuple[BenchExecution, ...]
     setup: str = ""  # what distinguishes the environment from others of this metric
-    differences: tuple[str, ...] = ()  # differences of the environments, if there is no common one
+    differences: tuple[str, ...] = ()  # differences of the environments, if none is common
 
     @property
     def subject(self) -> str:
@@ -267,7 +267,7 @@ def describe_aside(side: Executions) -> Iterator[str]:
 
 
 def check_out(checkouts: Checkouts, side: str, commit: Commit) -> BenchVariant:
-    """Check out a side at this commit, always into the same folder, so that compiled parts can be reused."""
+    """Check out a commit for a side, always into the folder of the side, so that compiled parts can be reused."""
     return BenchVariant(f"{side}-{commit.short}", checkouts.enter(side, commit), commit.sha)
 
 

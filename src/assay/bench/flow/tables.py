@@ -95,7 +95,7 @@ def build_table(
 
 
 def describe_left_out(left_out: Mapping[str, int]) -> str:
-    """Describe what was left out, as in `8 failed, 2 contaminated`."""
+    """Describe executions that were left out: `8 failed, 2 contaminated`."""
     return ", ".join(f"{count} {reason}" for reason, count in left_out.items())
 
 

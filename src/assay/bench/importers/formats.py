@@ -199,8 +199,8 @@ def parse_pytest(sample: Sample) -> Iterator[BenchExecution]:
 _UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
 _CENTRES = ("median", "mean")  # the aggregates that may represent all repetitions, the preferred one first
 _SPREADS = ("stddev", "cv")
-_OLD_AGGREGATE = re.compile(r"(.+)_(mean|median|stddev|cv)")  # in files without `run_type`
-_OWN_KEYS = frozenset(  # every other number is a counter
+_OLD_AGGREGATE = re.compile(r"(.+)_(mean|median|stddev|cv)")  # names of aggregates in files without `run_type`
+_OWN_KEYS = frozenset(  # keys of google-benchmark itself; every other number is a counter
     (
         *("name", "run_name", "run_type", "family_index", "per_family_instance_index", "label", "threads"),
         *("repetitions", "repetition_index", "iterations", "aggregate_name", "aggregate_unit"),

@@ -1,19 +1,19 @@
 """Finds where the level of a history changed and stayed changed.
 
-The search has two stages. First an RBF kernel over-segments the series, in overlapping stretches that are each scaled
+In the first stage of the search an RBF kernel over-segments the series, in overlapping stretches that are each scaled
 by their own noise: a bounded kernel is robust against rare outliers and several modes, and a quiet month is not scaled
-by a noisy one. Then the weakest cuts are removed one by one until every remaining cut is a clear step: at least about
-as high as the sigma of the points around it, and significant. The threshold grows with the length of the series: in a
-longer series chance more often produces a step somewhere. Autocorrelation makes the effective sample size smaller, but
-then the jump between neighbouring points is evidence too.
+by a noisy one. In the second stage the weakest cuts are removed one by one until every cut is a clear step: at least
+about as high as the sigma of the points around it, and significant. The threshold for a step grows with the length of
+the series: in a longer series chance more often produces a step somewhere. With autocorrelation the effective sample
+size is smaller, but the jump between neighbouring points is evidence too.
 
 In a young series neither autocorrelation nor sigma can be estimated well, and a tenth of the points may be outliers. A
-young series is therefore searched by trying every segmentation with the likelihood of Student's t; a step must gain
-more than chance does in 2% of series of equal length in noise with some autocorrelation (`find_young_cuts`).
+young series is searched by trying every segmentation with the likelihood of Student's t; a step must gain more than
+chance does in 2% of series of equal length in noise with some autocorrelation (`find_young_cuts`).
 
 Where the level does not drift between steps, the noise has one density everywhere, which can be estimated (`noise.py`).
-Such a series has a step only where a step makes the points around it much more likely, and each step is moved to its
-most likely index. On most real machines the level does drift.
+By that density a step must make the points around it much more likely, and is moved to its most likely index. On most
+real machines the level does drift.
 
 `docs/explanation/change-points.md` gives the reasons and the measured error rates.
 """
@@ -46,7 +46,7 @@ from assay.judge.statistics import Array, np, t_quantile
 from assay.system.fast_dataclasses import dataclass, replace
 
 SHORTEST_PIECE = 3
-YOUNG = 120  # points; a shorter series is a young one
+YOUNG = 120  # points; a shorter series is young
 ASSUMED_AUTOCORRELATION = 0.4  # assumed in a young series, which has too few points for an estimate
 YOUNG_PENALTY = 4.0  # penalty of a candidate cut
 YOUNG_BOUNDS = {6: 7.6, 8: 8.6, 12: 9.8, 16: 10.3, 24: 10.3, 36: 11.0, 60: 12.6, 120: 14.0}  # points → least gain
@@ -428,7 +428,7 @@ def settle_sides(signal: Signal, sides: Sides, cut: int) -> Sides:
     """Return the sides with the autocorrelation of the residuals about the two levels.
 
     The search uses an upper estimate of the autocorrelation, since too low a value raises false alarms. In a short
-    series that estimate is mostly its own error, and would make the interval several times too wide.
+    series an upper estimate is mostly its own error, and would make the interval several times too wide.
     """
     left = signal.x[cut - sides.left : cut] - sides.before
     right = signal.x[cut : cut + sides.right] - sides.after

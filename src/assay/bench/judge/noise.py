@@ -28,8 +28,8 @@ BLOCK = 8  # points from which a drifting level is estimated
 FEWEST_BLOCKS = 8
 DEALS = 3  # random permutations that give blocks without drift
 BIN = 0.05  # width of a bin, in units of sigma
-REACH = 20.0  # residuals beyond this are treated alike
-BEND = 2.0  # at this distance the kernel is 1.4 times as wide as at the level
+REACH = 20.0  # in units of sigma: all larger residuals are treated alike
+BEND = 2.0  # distance from the level, in units of sigma, at which the kernel is 1.4 times as wide
 SMOOTHING = 0.9  # Silverman's factor, times the spread, divided by the fifth root of n
 QUARTILES_TO_SIGMA = 1.349  # distance of the quartiles in normal noise
 CONTAMINATION = 0.02  # fraction of points that may have any value: a single outlier must not decide
@@ -112,7 +112,7 @@ def measure_noise(levels: Array) -> float:
     """Measure sigma from the differences of neighbours, which are not raised by a rare step."""
     differences = np.diff(levels)
     noise = MAD_TO_SIGMA * float(np.median(np.abs(differences - np.median(differences)))) / math.sqrt(2)
-    if noise == 0:  # counts that seldom change have a sigma by their few differences
+    if noise == 0:  # for counts that seldom change, sigma comes from their few differences
         noise = float(differences.std()) / math.sqrt(2)
     return max(noise, 1e-9 * float(np.ptp(levels)))  # a straight line has no noise
 
@@ -174,7 +174,7 @@ def measure_level_drift(x: Array, cuts: Sequence[int]) -> float:
             near.append(levels[0])
             apart.append(levels[1:].ravel())
     if blocks < FEWEST_BLOCKS:
-        return math.inf  # unknown
+        return math.inf  # too few blocks to measure the drift
     spread, among = (math.sqrt(_measure_clipped_variance(np.concatenate(parts))) for parts in (near, apart))
     return spread / among if among else math.inf
 

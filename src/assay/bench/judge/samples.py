@@ -112,7 +112,7 @@ def _measure(pair: SamplePair) -> SampleComparison:
         found = replace(empty, kind=VerdictKind.INCONCLUSIVE, message=message, missing_trials=more)
         if spoilt:
             return found
-        levels = find_median(base), find_median(head)  # without an interval, for which there are too few values
+        levels = find_median(base), find_median(head)  # there are too few values for an interval
         ratio = relate_medians(*levels)
         seen = f"{ratio:+.2%}, not significant: {message}"
         return replace(found, base=levels[0], head=levels[1], effect=ratio, message=seen)

@@ -14,7 +14,7 @@ from assay.show.formatting import join_first
 FEWEST = 8  # fewer trials do not show modes or trends
 TREND_Z = 3.0
 APART = 7.0  # least distance of two modes in units of their sigma; the halves of normal noise are about 3 apart
-SMALLEST_MODE = 0.2  # fraction of the trials
+SMALLEST_MODE = 0.2  # least fraction of the trials in a mode
 STRAGGLING = 8.0  # times the median distance from the median, about 5 sigma: a trial farther off is a straggler
 _NUMBERS = re.compile(r"\d+(?:, \d+)*")  # a percentage, or numbers of processes
 _MOST_NUMBERS = 5

@@ -99,7 +99,7 @@ class JudgedBenchmark:
 
     @property
     def latest(self) -> ChangeLine | None:
-        """The last change of the metric that is shown, among those that still hold."""
+        """The last change of the metric `shown` that still holds."""
         mine = [change for change in self.changes if change.metric == self.shown and change.holds]
         return mine[-1] if mine else None
 

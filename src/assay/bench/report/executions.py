@@ -1,4 +1,4 @@
-"""Executions of benchmarks as a document, and what the documents of all benchmark reports share."""
+"""Builds documents of executions of benchmarks, and parts that the documents of all benchmark reports share."""
 
 from __future__ import annotations
 

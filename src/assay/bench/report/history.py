@@ -1,4 +1,4 @@
-"""Histories, comparisons, environments and bisections of benchmarks as documents."""
+"""Builds documents of histories, comparisons, environments and bisections of benchmarks."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ class SampleComparison:
 
 @dataclass(frozen=True, slots=True)
 class NextStep:
-    """What to do after a comparison."""
+    """The next step after a comparison."""
 
     kind: Literal["more", "confirm"]
     trials: int  # trials per side
@@ -90,7 +90,7 @@ class LevelStep:
     """A step of a series from one level to another that lasts, or a trend from the first value to the last."""
 
     at: int  # the first index of the new level; 0 for a trend
-    before: float  # levels: interquartile means
+    before: float  # the level before, an interquartile mean
     after: float
     effect: float  # relative: +.08 is eight percent more
     interval: tuple[float, float] | None = None  # 95% interval of the effect

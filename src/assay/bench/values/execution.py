@@ -309,7 +309,7 @@ class Machine:
     gpus_after: tuple[GpuState, ...] = ()
     throttled: tuple[str, ...] = ()  # every reason seen before, during or after the run
     packages: Mapping[str, str] = field(default_factory=dict)
-    foreign_cpu_before: float | None = None  # fraction of all cores used by others just before the run
+    foreign_cpu_before: float | None = None  # fraction of all cores that other processes used just before the run
 
 
 @dataclass(frozen=True, slots=True)
