@@ -5,9 +5,9 @@
             timing = self.measure(lambda: a @ b, sync=torch)
             self.report_benchmark(iters=timing.iters, wall_time=timing.median_s, throughput=flops / timing.median_s)
 
-`assay bench run module.MatMul.square` runs it in a process of its own. A class needs not to be derived from this one:
-TensorFlow's `tf.test.Benchmark`, any class whose methods call `report_benchmark`, and plain functions do as well. A
-plain function that reports nothing is timed. What is imported here needs the standard library alone.
+`assay bench run module.MatMul.square` runs that method in a process of its own. A class need not be derived from
+`Benchmark`: TensorFlow's `tf.test.Benchmark`, any class whose methods call `report_benchmark`, and plain functions work
+as well. A plain function that reports nothing is timed. The imports of this package need only the standard library.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""asv's benchmarks, run as asv runs them: `setup_cache`, `setup`, the method, `teardown`; attributes of the function
-come before those of its class and its module. A sample of `time_` lasts a millisecond or more, after a `setup`."""
+"""Runs asv's benchmarks as asv does: `setup_cache`, `setup`, the method, `teardown`; attributes of the function have
+precedence over those of its class and its module. A sample of `time_` lasts at least a millisecond, after a `setup`."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from assay.bench.suite_benchmark import NoSuchBenchmarkError, SkippedError, Suit
 from assay.system.fast_dataclasses import dataclass
 
 _NAME = re.compile(r"(timeraw|time|peakmem|mem|track)_.+|(Timeraw|Time|PeakMem|Mem|Track)[A-Z_].+")
-_SAMPLE_S = 0.001  # shorter than asv's: so on a busy machine some samples are undisturbed
+_SAMPLE_S = 0.001  # shorter than asv's samples, so that some are undisturbed on a busy machine
 _FEWEST, _MOST, _SECONDS = 10, 100, 1.0  # samples and seconds for benchmarks without `repeat`
-_LONGEST_S = 20.0  # stop before the fewest samples if they take longer than this
+_LONGEST_S = 20.0  # fewer samples are taken if _FEWEST would take longer
 
 
 @dataclass(frozen=True, slots=True)
 class AsvBenchmark:
-    """A function or method. `sources`: the function, the object, the module."""
+    """A function or method that is a benchmark. `sources`: objects with its attributes: function, object, module."""
 
-    path: str  # below the folder of the suite
+    path: str  # dotted path below the folder of the suite
     kind: str
     call: Callable[..., Any]
     sources: tuple[Any, ...]
@@ -47,7 +47,7 @@ class AsvBenchmark:
 
     @property
     def parameters(self) -> Iterator[tuple[str, tuple[Any, ...]]]:
-        """Return every combination of the values in `params` with its name, as asv makes them."""
+        """Return every combination of the values in `params`, with the name that asv gives to it."""
         params = list(self.get("params", ()))
         axes = [*map(list, params)] if params and isinstance(params[0], (list, tuple)) else [params] if params else []
         names = itertools.product(*map(name_values, axes))
@@ -77,7 +77,7 @@ def list_asv(path: str, files: Sequence[str]) -> list[SuiteBenchmark]:
 
 
 def _find_root(path: str) -> str:
-    """Return asv's benchmark_dir: a folder itself; for a file the outermost package that contains it."""
+    """Return asv's benchmark_dir: `path` if it is a folder; for a file the outermost package that contains the file."""
     root = path if os.path.isdir(path) else os.path.dirname(path) or os.curdir
     while not os.path.isdir(path) and os.path.exists(
         os.path.join(os.path.dirname(os.path.abspath(root)), "__init__.py")
@@ -87,8 +87,8 @@ def _find_root(path: str) -> str:
 
 
 def _load(root: str, module: str) -> ModuleType:
-    """Load a module of the suite. Its folder is a package with or without __init__.py, whatever else has its name, and
-    the folder above it is not put on sys.path: the measured code is that of the working directory."""
+    """Load a module of the suite. The suite's folder is a package with or without __init__.py, even if another package
+    has its name. The suite's parent folder is not put on sys.path: the measured code is in the working directory."""
     package, root = os.path.basename(os.path.abspath(root)), os.path.abspath(root)
     if getattr(sys.modules.get(package), "__path__", None) != [root]:
         made = sys.modules[package] = ModuleType(package)
@@ -124,11 +124,11 @@ def _find_kind(function: Callable[..., Any], name: str) -> str:
     return (match[1] or match[2]).lower() if match else ""
 
 
-# ---------------------------------------------------------------- running one of them
+# ---------------------------------------------------------------- running a benchmark
 
 
 def run_asv(path: str, text: str) -> Mapping[str, str]:
-    """Run a benchmark in a temporary folder, as asv does. Returns its parameters by name."""
+    """Run a benchmark in a temporary folder, as asv does. Returns the parameters by name."""
     benchmark, values = _find_one(_find_root(path), text)
     sys.path[:] = [each or os.getcwd() for each in sys.path]
     here = os.getcwd()
@@ -157,7 +157,7 @@ def _find_one(root: str, text: str) -> tuple[AsvBenchmark, tuple[Any, ...]]:
 
 
 def _load_cache(benchmark: AsvBenchmark) -> tuple[Any, ...]:
-    """Return the result of `setup_cache`, called in another process: its memory is not the benchmark's."""
+    """Return the result of `setup_cache`, called in another process, so that its memory is not the benchmark's."""
     make = benchmark.get("setup_cache")
     if make is None:
         return ()
@@ -198,7 +198,7 @@ def _run(benchmark: AsvBenchmark, values: tuple[Any, ...]) -> None:
     try:
         _MEASURES[benchmark.kind](benchmark, lambda: benchmark.call(*values), lambda: call([*teardowns, *setups]))
     except NotImplementedError as error:
-        if type(error).__name__ != "SkipNotImplemented":  # raised by asv's decorators
+        if type(error).__name__ != "SkipNotImplemented":  # asv's decorators raise SkipNotImplemented
             raise
         raise SkippedError(str(error)) from None
     finally:
@@ -207,7 +207,7 @@ def _run(benchmark: AsvBenchmark, values: tuple[Any, ...]) -> None:
 
 def _check_arguments(benchmark: AsvBenchmark, function: Callable[..., Any], values: tuple[Any, ...]) -> None:
     check_runs(function)
-    with suppress(ValueError):  # written in C
+    with suppress(ValueError):  # a function written in C has no signature
         signature = inspect.signature(function)
         try:
             signature.bind(*values)
@@ -219,7 +219,7 @@ def _check_arguments(benchmark: AsvBenchmark, function: Callable[..., Any], valu
 
 
 def _count_samples(benchmark: AsvBenchmark, call: Callable[[], Any], again: Callable[[], None]) -> int:
-    """Return the number of samples by `repeat`, which is a number or asv's (least, most, seconds)."""
+    """Return the number of samples, from asv's `repeat`: a number, or (least, most, seconds)."""
     repeat = benchmark.get("repeat", 0)
     if isinstance(repeat, int) and repeat:
         return repeat
@@ -233,7 +233,7 @@ def _count_samples(benchmark: AsvBenchmark, call: Callable[[], Any], again: Call
 
 def _time(benchmark: AsvBenchmark, call: Callable[[], Any], again: Callable[[], None]) -> None:
     number, count = int(benchmark.get("number", 0)) or None, _count_samples(benchmark, call, again)
-    if (timer := benchmark.get("timer", timeit.default_timer)) is not timeit.default_timer:  # as time.process_time
+    if (timer := benchmark.get("timer", timeit.default_timer)) is not timeit.default_timer:  # such as time.process_time
         clock = timeit.Timer(call, again, timer)
         number = number or clock.autorange()[0]
         _report_samples([each / number for each in clock.repeat(count, number)], number)

@@ -1,10 +1,10 @@
-"""`python -m assay child bench`: one benchmark in one process, which writes lines to report.jsonl.
+"""`python -m assay child bench`: runs one benchmark in one process, which writes lines to report.jsonl.
 
     run METHOD …        begin, report …, end
     list FILTER …       the methods that filters match, and the benchmarks of suites, as JSON on stdout
 
-The parent reads the lines afterwards. There is no `end` line where the process was killed or exited by os._exit; what
-was reported before that counts."""
+The parent process reads the lines afterwards. A process that was killed or exited by os._exit writes no `end` line, but
+its `report` lines count."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def _list(options: argparse.Namespace, arguments: Arguments) -> int:
 def _run(options: argparse.Namespace, arguments: Arguments) -> int:
     (method,) = options.methods
     write_line({"kind": "begin", "time": time.time(), "pid": os.getpid(), "python": sys.version.split()[0]})
-    with suppress(OSError, ValueError, AttributeError):  # a crash in native code prints the stack, if there is a stderr
+    with suppress(OSError, ValueError, AttributeError):  # without a stderr a crash in native code prints no stack
         faulthandler.enable()
     end: dict[str, Any] = {"kind": "end", "ok": False}
     try:
@@ -93,7 +93,7 @@ def _run(options: argparse.Namespace, arguments: Arguments) -> int:
 
             _execute(lambda: end.update(run_suite(method)), options, end)
         else:
-            if ".filter:" in method:  # filters are resolved before: this one could not be, and now raises the reason
+            if ".filter:" in method:  # filters are resolved before; an unresolved one raises its reason here
                 find_matches(method, arguments)
             target = find_target(method)
             _execute(target.build(arguments), options, end, is_plain=target.is_plain)
@@ -156,7 +156,7 @@ def _count_reports() -> tuple[int, int]:
 
 
 def _describe(error: BaseException) -> str:
-    """Return the message of an error. A framework that is missing here is often installed for another interpreter."""
+    """Return the message of an error, with a hint: a missing framework is often installed for another interpreter."""
     if isinstance(error, ModuleNotFoundError) and is_library((error.name or "").split(".")[0]):
         return f"{error}; {sys.executable} does not have it: name an interpreter that does with --python PATH"
     if isinstance(error, MemoryError) and not str(error):
@@ -165,7 +165,7 @@ def _describe(error: BaseException) -> str:
 
 
 def _render_traceback(error: BaseException) -> str:
-    """Render the traceback from the user's first frame on: our own frames do not show what is wrong."""
+    """Render the traceback from the user's first frame on, without our own frames before it."""
     trace = error.__traceback__
     while trace is not None:
         file = trace.tb_frame.f_code.co_filename
@@ -201,11 +201,11 @@ class BenchmarkTarget:
 
     @property
     def is_plain(self) -> bool:
-        """Whether we time it if it reports nothing; a class with `report_benchmark` has to call it."""
+        """Whether Assay times the benchmark if it reports nothing; a class with `report_benchmark` has to report."""
         return not hasattr(self.owner, "report_benchmark")
 
     def build(self, arguments: Arguments) -> Callable[..., Any]:
-        """Return the callable; this creates the object, which may raise."""
+        """Return the callable. For a method the object is created, which may raise."""
         if self.owner is None:
             assert self.function is not None
             _check_arguments(self.function, self.name, self.function)
@@ -219,11 +219,11 @@ class BenchmarkTarget:
 
 
 def _check_arguments(call: Callable[..., Any], name: str, owner: Any) -> None:
-    """Check that no argument is required: benchmarks are called without any. asv's have their values in `params`."""
+    """Check that a benchmark requires no argument, with a hint for benchmarks of asv's, which have `params`."""
     check_runs(call)
     try:
         parameters = inspect.signature(call).parameters.values()
-    except (TypeError, ValueError):  # written in C
+    except (TypeError, ValueError):  # a function written in C
         return
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     if wanted := [each.name for each in parameters if each.kind in kinds and each.default is each.empty]:
@@ -269,7 +269,7 @@ def _join(text: str, hint: str | None) -> str:
 
 
 def load_module(path: str) -> tuple[ModuleType, list[str]]:
-    """Load the longest part that is a module; return also the names after it. An error inside a module is kept."""
+    """Load the longest part of a path that is a module; return also the names after it. Raises a module's own error."""
     parts = path.split(".")
     module: ModuleType | None = None
     for count in range(1, len(parts) + 1):

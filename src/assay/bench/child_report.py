@@ -1,4 +1,4 @@
-"""report.jsonl: the lines that a child of a benchmark wrote before it ended, by a crash or otherwise."""
+"""Reads report.jsonl, the lines that the process of a benchmark wrote before it ended, by a crash or otherwise."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from assay.values.protobuf import read_fields, to_signed
 
 
 def parse_child_report(text: str) -> ChildReport:
-    """Parse a report. A line that is cut off or is not JSON is reported as a problem; the others count."""
+    """Parse a report. A line that is cut off or is not JSON is reported as a problem; the other lines count."""
     lines = [_parse_line(line) for line in text.splitlines()]
     problems = [f"line {number} of its report cannot be read" for number, line in enumerate(lines, 1) if line is None]
     begins, reports, ends = (
@@ -32,7 +32,7 @@ def _parse_line(line: str) -> dict[str, Any] | None:
 
 def load_root(path: str) -> int | None:
     """Return the first process of a benchmark, from the lines that its child has written so far: the child itself, or
-    the command that our wrapper has started (which a second line reports). None if it has not been reported yet."""
+    the command that our wrapper has started, which a second line reports. None if neither has been reported yet."""
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             lines = file.read(4096).splitlines()
@@ -57,7 +57,7 @@ def load_child_report(path: str, tf_prefix: str | None = None) -> ChildReport:
 
 
 def _load_entries(prefix: str) -> tuple[list[Mapping[str, Any]], list[str]]:
-    """Load all entries, the benchmark's own first as in PerfZero; problems of its files are reported."""
+    """Load the entries of all files with a prefix, sorted by file name; return also the problems of the files."""
     folder, start = os.path.split(prefix)
     reports: list[Mapping[str, Any]] = []
     problems = []
@@ -75,11 +75,11 @@ def _load_entries(prefix: str) -> tuple[list[Mapping[str, Any]], list[str]]:
 #
 # BenchmarkEntries is a list of entries, field 1. An absent number is zero.
 
-Fields = Mapping[int, tuple[str, Callable[[int | bytes], Any]]]  # number → name, and what reads the content
+Fields = Mapping[int, tuple[str, Callable[[int | bytes], Any]]]  # number → name, and the parser of the content
 
 
 def parse_benchmark_entries(data: bytes) -> list[dict[str, Any]]:
-    """Parse entries, each as the keyword arguments of `report_benchmark`. Raises ValueError for an invalid message."""
+    """Parse entries into keyword arguments of `report_benchmark`. Raises ValueError for an invalid message."""
     entries = []
     for found in (list(_read(_as_bytes(content), _ENTRY)) for number, _, content in read_fields(data) if number == 1):
         entry = {name: value for name, value in found if name not in ("extra", "metric")}
@@ -91,7 +91,7 @@ def parse_benchmark_entries(data: bytes) -> list[dict[str, Any]]:
 
 
 def _read(data: bytes, fields: Fields) -> Iterator[tuple[str, Any]]:
-    """Read the known fields of a message, each by its name."""
+    """Yield the name and the parsed content of each known field of a message."""
     for number, _, content in read_fields(data):
         if number in fields:
             name, parse = fields[number]
@@ -123,7 +123,7 @@ def _as_signed(content: int | bytes) -> int:
 
 
 def _as_value(content: int | bytes) -> float | str:
-    """Read an EntryValue, or a DoubleValue, which is one without text."""
+    """Read an EntryValue, or a DoubleValue, which is an EntryValue without text."""
     found: float | str = dict(_read(_as_bytes(content), _VALUE)).get("value", 0.0)
     return found
 

@@ -1,10 +1,10 @@
-"""`python command.py TEXT [PROFILER ...]`: a command line in a shell; its duration, CPU time and peak memory.
+"""`python command.py TEXT [PROFILER ...]`: runs a command in a shell; reports duration, CPU time and peak memory.
 
-The kernel counts into a process's peak the size of its parent, up to the moment of exec: a program of two
-megabytes that a Python of thirty starts has thirty. So a small shell forks it and leaves, and we inherit it, which
-Linux allows to a "subreaper"; what waits for it then learns its own figures. It starts when the small shell has gone,
-and that is when the clock starts. This file is run by its path and imports little: it is in the way of what is
-measured, and has to be small and quick.
+The kernel counts the size of a parent into the peak of its child, up to the moment of exec: a program of two megabytes
+that a Python process of thirty megabytes starts has a peak of thirty. For an exact peak a small shell forks the command
+and exits, and this process adopts the command, which Linux allows for a "subreaper", and waits for it to get its
+resource usage. The command and the clock start when the small shell has exited. This file is run by its path and
+imports little, because its own size and start-up time disturb the measurement.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ import sys
 import time
 from contextlib import suppress
 
-TYPE_CHECKING = False  # as `typing` has it, which takes milliseconds to load
+TYPE_CHECKING = False  # defined here because importing `typing` takes milliseconds
 if TYPE_CHECKING:
     import subprocess
     from collections.abc import Sequence
 
-if __name__ == "__main__":  # started without site-packages
+if __name__ == "__main__":  # the interpreter was started without site-packages
     sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 from assay.system import processes  # noqa: E402
 
-_SAY, _GATE = 8, 9  # descriptors of the small shell: it writes the pid to one, the command waits for the other
-# Job control: without it a shell lets its background commands ignore interrupts.
+_SAY, _GATE = 8, 9  # descriptors of the small shell, which writes the pid to _SAY; the command waits for _GATE
+# Without job control (`set -m`) a shell lets its background commands ignore interrupts.
 _SMALL_SHELL = f'set -m; {{ read -r -u {_GATE}; exec bash -c "$1" {_SAY}>&- {_GATE}<&-; }} & echo $! >&{_SAY}'
-_OURS = (signal.SIGPIPE, signal.SIGXFSZ)  # ignored by Python; a command must not ignore them
+_OURS = (signal.SIGPIPE, signal.SIGXFSZ)  # signals that Python ignores, but a command must not ignore
 _ENV_REPORT = "ASSAY_BENCH_REPORT"
 
 
 def main(text: str, profiler: Sequence[str] = ()) -> int:
-    stat = processes.load_stat(os.getpid())  # our part of the memory that a reading of the whole tree includes
+    stat = processes.load_stat(os.getpid())  # this process is included in readings of the whole tree
     _write({"kind": "begin", "time": time.time(), "pid": os.getpid(), "wrapper_rss": stat.rss_bytes if stat else 0})
     pid, began, shell_vms = _adopt(text) if processes.adopt_orphans() else _start(text)
     profiling = _start_profiler(profiler, pid, began) if profiler else None
@@ -41,13 +41,13 @@ def main(text: str, profiler: Sequence[str] = ()) -> int:
     wall_s = time.perf_counter() - began
     cpu_s = used.ru_utime + used.ru_stime
     code = os.waitstatus_to_exitcode(status)
-    # the kernel keeps no peak of an address space: that of its shell is the minimum, readings may show more
+    # wait4 reports no peak of the address space: that of the command's shell is a minimum, readings may show more
     peaks = {"max_rss": used.ru_maxrss * 1024, "max_vms": shell_vms, "cpu_s": cpu_s}
     end = {"kind": "end", "ok": code == 0, "time": time.time(), "wall_s": wall_s, "cpu_s": cpu_s, "peaks": peaks}
     _write(end | (_end_profiler(profiling) if profiling else {}))
     if code >= 0:
         return code
-    with suppress(OSError, ValueError):  # SIGKILL has no handler to be set back
+    with suppress(OSError, ValueError):  # the handler of SIGKILL cannot be set
         signal.signal(-code, signal.SIG_DFL)
     os.kill(os.getpid(), -code)
     return 128 - code
@@ -72,14 +72,14 @@ def _adopt(text: str) -> tuple[int, float, int]:
 
 
 def _start(text: str) -> tuple[int, float, int]:
-    """Start a command that cannot be adopted: its peak then includes our own size."""
+    """Start a command that cannot be adopted, whose peak therefore includes the size of this process."""
     began = time.perf_counter()
     pid = os.posix_spawnp("bash", ["bash", "-c", text], os.environ, setsigdef=_OURS)
     return pid, began, _announce(pid)
 
 
 def _announce(pid: int) -> int:
-    """Write the pid for readers of the command's processes; return the address space of its shell."""
+    """Write the command's pid to the report; return the address space of the command's shell."""
     _write({"kind": "command", "pid": pid})
     return processes.load_size(pid, "VmPeak")
 
@@ -93,7 +93,7 @@ def _start_profiler(words: Sequence[str], pid: int, began: float) -> subprocess.
 
 
 def _end_profiler(profiling: subprocess.Popen[bytes]) -> dict[str, object]:
-    """End the profiler and return its result: files, or why there are none."""
+    """End the profiler and return its result: the files, or why there are no files."""
     answer, _ = profiling.communicate()
     with suppress(ValueError):
         return dict(json.loads(answer))

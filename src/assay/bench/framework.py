@@ -1,6 +1,6 @@
-"""Detects which framework a benchmark used, its versions, and the peaks that only the process itself knows.
+"""Detects which framework a benchmark used, its versions, and the peaks that only the process itself can measure.
 
-Nothing is imported: only frameworks that the benchmark has loaded are queried, and errors are ignored.
+No framework is imported: only frameworks that the benchmark has loaded are queried, and errors are ignored.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ def is_library(name: str) -> bool:
 
 
 def add_path_hint(message: str) -> str:
-    """Add a hint to a message: a module that is not found may be in the folder `src`, which is not on the path."""
+    """Add a hint to a message if the module that was not found is in the folder `src`, which is not on the path."""
     found = re.search(r"No module named '(\w+)", message)
     paths = [f"src/{found[1]}", f"src/{found[1]}.py"] if found else []
     return f"{message}; it is in src: give --path src" if any(map(os.path.exists, paths)) else message
 
 
 def find_framework() -> dict[str, str] | None:
-    """Return the first of the known frameworks that is loaded."""
+    """Return the name and versions of the first known framework that is loaded."""
     name = next((name for name in _FRAMEWORKS if hasattr(sys.modules.get(name), "__version__")), None)
     if name is None:
         return None
@@ -47,7 +47,7 @@ def find_framework() -> dict[str, str] | None:
 
 
 def find_packages() -> dict[str, str]:
-    """Return the versions of packages that the benchmark has loaded, and on which a result may depend."""
+    """Return the versions of loaded packages on which a result may depend."""
     loaded = {name: getattr(sys.modules.get(name), "__version__", None) for name in (*_FRAMEWORKS, *_LIBRARIES)}
     return {name: str(version) for name, version in loaded.items() if version is not None}
 
@@ -78,7 +78,7 @@ def _try(ask: Callable[[Any], Any], module: Any) -> Any:
 
 
 def _dotted(number: object) -> str | None:
-    """Return a version of cuDNN with dots: its number is 91002 for 9.10.2, and 8902 for 8.9.2."""
+    """Return a version of cuDNN with dots: 9.10.2 for the number 91002, and 8.9.2 for 8902."""
     if not isinstance(number, int) or not number:
         return None
     major = 10000 if number >= 90000 else 1000
@@ -98,7 +98,7 @@ def _installed(*names: str) -> str | None:
 
 
 def load_peaks() -> dict[str, int | float]:
-    """Return the peaks. They are exact, however short the benchmark was: the kernel keeps a process's largest size."""
+    """Return the peaks of this process and its children: exact, since the kernel records the peak of a process."""
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
     own = resource.getrusage(resource.RUSAGE_SELF)
     found: dict[str, int | float] = {

@@ -1,4 +1,4 @@
-"""Benchmarks: `assay bench`, its pages and reports."""
+"""The plug-in for benchmarks: `assay bench`, its pages and reports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Profiles of a window of a benchmark: by the framework itself, by py-spy, or, where there is neither, by a sampling
+"""Profiles a window of a benchmark: by the framework itself, by py-spy, or, if neither is available, by a sampling
 thread.
 
 A thread waits for the windows and profiles them. A timer signal in the main thread would not work: TensorFlow handles
@@ -6,12 +6,12 @@ signals in the middle of its operations, and any handler that runs there corrupt
 that Chrome's about:tracing and ui.perfetto.dev open, except TensorFlow's, whose file is in the folder that
 TensorBoard's profile tab reads.
 
-A method may import its framework itself, in the middle of a window: until the import is complete another profiler
-samples, then the framework's own takes over.
+A method may import its framework itself, in the middle of a window: another profiler samples until the import is
+complete, then the framework's own profiler takes over.
 
-`python -m assay child command-profile` profiles a command line from outside. command.py starts it with the command, and
-closes its input when the command has ended. The answer is a line of JSON: the files, and why a window has none. A
-command may start Python later or never: a window waits for it.
+`python -m assay child command-profile` profiles a command line from outside. command.py starts the profiler with
+the command, and closes the profiler's input when the command has ended. The profiler prints a line of JSON: the files,
+and why a window has no file. A window waits for Python, which the command may start later or never.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from assay.system import processes
 from assay.system.files import list_names, rename
 
 _SAMPLE_S = 0.005  # interval of the samples of the stacks
-_MOST_FRAMES = 100  # frames of a stack that are kept
+_MOST_FRAMES = 100  # the most frames of a stack that are recorded
 _FRAMEWORKS = ("torch", "tensorflow")
 _THREAD = "assay-profile"  # prefix of the names of our own threads
 _ANSWER_S = 60.0
@@ -92,7 +92,7 @@ class _MainThread:
 
 
 class Profile:
-    """The windows of one benchmark, one after another."""
+    """Profiles the windows of one benchmark, one after another."""
 
     def __init__(self, windows: Sequence[ProfileWindow], kind: str, folder: str, py_spy: str = "") -> None:
         self._windows = windows
@@ -100,7 +100,7 @@ class Profile:
         self._folder = folder
         self._py_spy = py_spy
         self._began = 0.0
-        self._begun = 0  # number of windows
+        self._begun = 0  # number of windows that have begun
         self.notes: list[str] = []  # why a window has no profile
         self._is_profiling = threading.Event()
         self._over = threading.Event()
@@ -108,9 +108,9 @@ class Profile:
         self._thread = threading.Thread(target=self._follow, daemon=True, name=_THREAD)
 
     def start(self) -> None:
-        """Start the profile. A window from 0 has begun when this returns: the benchmark may end within 1 ms."""
+        """Start the profile. Wait for the beginning of a window from 0, since the benchmark may end within 1 ms."""
         torch: Any = sys.modules.get("torch") if self._kind != "py-spy" else None
-        if torch is not None:  # its profiler's first start takes seconds, which would count, and fill a short window
+        if torch is not None:  # the first start of torch's profiler takes seconds, which would fill a short window
             with contextlib.suppress(Exception):  # the first window reports the problem
                 first = torch.profiler.profile(activities=_choose_activities(torch))
                 first.start()
@@ -120,7 +120,7 @@ class Profile:
             self._is_profiling.wait()
 
     def follow(self, began: float | None = None) -> None:
-        """Start to profile. `began`: when the benchmark began, by the monotonic clock; None: now."""
+        """Start the thread. `began`: when the benchmark began, by the monotonic clock; None: now."""
         os.makedirs(self._folder, exist_ok=True)
         self._main.listen()
         self._began = time.monotonic() if began is None else began
@@ -147,12 +147,12 @@ class Profile:
         asked = time.monotonic()
         profiler.start()
         self._is_profiling.set()
-        late_s = time.monotonic() - asked  # the window keeps its length: a profiler may take longer to start than that
+        late_s = time.monotonic() - asked  # the window keeps its length, even if the start takes longer
         self._wait_until(None if window.end_s is None else window.end_s + late_s)
         profiler.stop()
 
     def _sample(self, window: ProfileWindow, number: int) -> str | None:
-        """Sample with another profiler until a framework is loaded: return its name, or None at the window's end."""
+        """Sample with another profiler until a framework is loaded; return its name, or None at the window's end."""
         stand_in = choose_stand_in(self._kind, self._folder, number, self._py_spy)
         if stand_in is not None:
             stand_in.start()
@@ -165,7 +165,7 @@ class Profile:
             raise RuntimeError(
                 f"{begun} was still being imported" if begun else "neither torch nor tensorflow is loaded"
             )
-        with contextlib.suppress(*[Exception] if framework else []):  # too short for any sample
+        with contextlib.suppress(*[Exception] if framework else []):  # a stand-in may end too early for any sample
             if stand_in is not None:
                 stand_in.stop()
         return framework
@@ -184,7 +184,7 @@ class Profile:
         return self._over.wait(None if left_s is None else max(0.0, left_s))
 
     def finish(self) -> list[str]:
-        """End the current profile and omit the others: the benchmark has ended. Returns the files in the folder."""
+        """End the current profile and omit further windows, as the benchmark has ended. Returns the written files."""
         elapsed_s = time.monotonic() - self._began
         self._over.set()
         self._thread.join()
@@ -196,13 +196,13 @@ class Profile:
         return sorted(os.path.relpath(path, self._folder) for path in found)
 
     def _note(self, text: str) -> None:
-        """Add a note to the log and to the report."""
+        """Add a text to the notes, and print it to the log."""
         self.notes.append(text)
         print(f"assay: warning: {text}", file=sys.stderr)
 
 
 def find_framework(kind: str) -> str | None:
-    """Find the framework whose own profiler is used. One that is still being imported lacks half of its names."""
+    """Find the framework whose own profiler is used: one whose import is complete, since it lacks names before."""
     known = [(name, sys.modules[name]) for name in _FRAMEWORKS if name in sys.modules and kind != "py-spy"]
     return next((name for name, module in known if not getattr(module.__spec__, "_initializing", False)), None)
 
@@ -228,7 +228,7 @@ def choose_stand_in(kind: str, folder: str, number: int, py_spy: str = "") -> Pr
 
 class _Torch:
     """Profiles in the main thread, as torch's GPU library requires. If TensorFlow is loaded, which does not survive a
-    signal, it profiles from this thread, which a newer torch allows."""
+    signal, torch is profiled from the thread that calls `start`, which a newer torch allows."""
 
     def __init__(self, torch: Any, path: str, main: _MainThread) -> None:
         self._path = path
@@ -279,7 +279,7 @@ class _TensorFlow:
 
     def stop(self) -> None:
         self._profiler.stop()
-        for name in self._list_sessions() - self._before:  # named by the second: two windows may end in the same one
+        for name in self._list_sessions() - self._before:  # named by the second, in which two windows may end
             path = os.path.join(self._folder, "plugins", "profile", name)
             rename(path, f"{path}_tensorflow-{self._number}")
 
@@ -288,9 +288,9 @@ class _TensorFlow:
 
 
 class PySpy:
-    """A process that samples ours and its children; the kernel must allow it."""
+    """A process of py-spy that samples another process, if the kernel allows it."""
 
-    _output: IO[bytes]  # both from `start` on
+    _output: IO[bytes]  # `start` sets both fields
     _process: subprocess.Popen[bytes]
 
     def __init__(self, program: str, path: str, pid: int) -> None:
@@ -298,7 +298,7 @@ class PySpy:
         self._command = [program, "record", "--format", "chrometrace", "--output", path, "--pid", str(pid)]
         self._command += ["--duration", "unlimited", "--nonblocking"]
         if pid != os.getpid():
-            self._command.append("--subprocesses")  # a shell starts others; ours include py-spy itself
+            self._command.append("--subprocesses")  # a shell starts programs; our children include py-spy itself
 
     def start(self) -> None:
         processes.allow_tracing()
@@ -373,11 +373,11 @@ def _name_calls(frame: FrameType | None) -> tuple[str, ...]:
 def _build_events(
     samples: Sequence[tuple[float, dict[int, tuple[str, ...]]]], names: dict[int | None, str]
 ) -> Iterator[dict[str, Any]]:
-    """Build events. A call lasts from the first sample with it to the first one without it, or to the last one."""
+    """Build events. A call lasts from its first sample to the first sample without it, or to the last sample."""
     for thread in {thread for _, stacks in samples for thread in stacks}:
         base = {"pid": os.getpid(), "tid": thread}
         yield {**base, "name": "thread_name", "ph": "M", "args": {"name": names.get(thread, str(thread))}}
-        calls: list[tuple[str, float]] = []  # calls that have not ended, and when they began
+        calls: list[tuple[str, float]] = []  # calls that have not ended, and their start times
         for at, stacks in (*samples, (samples[-1][0], {})):
             stack = stacks.get(thread, ())
             pairs = zip(calls, stack, strict=False)
@@ -399,14 +399,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     profile = CommandProfile(parse_windows(options.profile), options.profile_dir, options.py_spy, options.pid)
     profile.follow(options.began)
-    sys.stdin.buffer.read()  # the command runs
+    sys.stdin.buffer.read()  # the end of the input is the end of the command
     files = profile.finish()
     print(json.dumps({"profiles": files, "profile_notes": profile.notes}))
     return 0
 
 
 class CommandProfile(Profile):
-    """Profiles another process and those that it starts."""
+    """Profiles another process and the processes that it starts."""
 
     def __init__(self, windows: Sequence[ProfileWindow], folder: str, py_spy: str, pid: int) -> None:
         super().__init__(windows, "py-spy", folder, py_spy)
@@ -423,7 +423,7 @@ class CommandProfile(Profile):
 
 
 def has_python(pid: int) -> bool:
-    """Return whether a process or a descendant is a Python: by its program, or by libpython in another program."""
+    """Return whether a process or a descendant runs Python, by its program or by libpython in another program."""
     return any(
         os.path.basename(processes.find_program(each)).startswith(("python", "pypy"))
         or b"/libpython" in processes.load_maps(each)

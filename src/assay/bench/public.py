@@ -1,4 +1,4 @@
-"""`assay.compare_benchmarks`."""
+"""The function `assay.compare_benchmarks` of the public API."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def compare_benchmarks(
 ) -> Judgement:
     """Compare two labels, commits, run directories or files of results, as `assay bench compare BASE HEAD` does.
 
-    `everything`: executions that others disturbed count as well.
+    `everything`: executions that other processes disturbed, and profiled ones, count as well.
     """
     from assay.bench.flow.compare import CompareOptions, compare_recorded
     from assay.bench.report.history import build_comparison_document

@@ -1,8 +1,8 @@
-"""Tests that take pytest's fixture `benchmark`, each in a process of its own.
+"""Runs tests that take pytest's fixture `benchmark`, each in a process of its own.
 
-The fixture is ours only while `assay bench run` runs a test. pytest-benchmark may be installed: its options, marks and
-declared hooks are there, and it measures nothing itself. The project's `addopts` are not used, since they may ask for
-several processes or a coverage; PYTEST_ADDOPTS is.
+Assay provides the fixture only while `assay bench run` runs a test. If pytest-benchmark is installed, its options,
+marks and declared hooks exist, but it measures nothing itself. PYTEST_ADDOPTS is used; the project's `addopts` are not
+used, since they may request several processes or coverage.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def list_tests(files: Sequence[str]) -> list[SuiteBenchmark]:
 
     session = _Session()
     if pytest.main([*_OPTIONS, "--collect-only", *files], plugins=[session]) in _REFUSED:
-        # an error of these files alone, such as a conftest.py that raises
+        # find the file with the error, such as one whose conftest.py raises
         return [each for file in files for each in list_tests([file])] if files[1:] else [_build_broken(files[0])]
     found = [
         SuiteBenchmark(f"{os.path.relpath(item.path)}::{_name(item)}", item.nodeid)
@@ -72,7 +72,7 @@ def run_test(path: str, name: str) -> Mapping[str, str]:
 
 
 class _Session:
-    """A plug-in of pytest that collects the tests, or runs the one that is requested and keeps its outcome."""
+    """A plug-in of pytest that collects the tests, or runs the requested one and stores its outcome."""
 
     def __init__(self, wanted: str | None = None) -> None:
         self._wanted = wanted
@@ -85,7 +85,7 @@ class _Session:
 
     def pytest_configure(self, config: pytest.Config) -> None:
         config.addinivalue_line("markers", "benchmark: options of the fixture `benchmark`")
-        if config.pluginmanager.has_plugin("benchmark"):  # pytest-benchmark refuses another fixture of that name
+        if config.pluginmanager.has_plugin("benchmark"):  # pytest-benchmark refuses another fixture `benchmark`
             config.pluginmanager.unregister(name="benchmark")
         config.pluginmanager.register(_build_fixture_plugin(self))  # the last fixture with a name counts
 
@@ -102,7 +102,7 @@ class _Session:
         self.error = self.error or (call.excinfo.value if call.excinfo else None)
 
     def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
-        self.error = self.error or excinfo.value  # pytest.exit raises it too
+        self.error = self.error or excinfo.value  # pytest.exit calls this hook too
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self.failed = self.failed or (str(report.longrepr) if report.failed else "")
@@ -176,7 +176,7 @@ class BenchmarkFixture:
         warmup_rounds: int = 0,
         iterations: int = 1,
     ) -> Any:
-        """Measure exactly so many calls; `setup` before and `teardown` after each round are not measured."""
+        """Measure `rounds` * `iterations` calls; `setup` before and `teardown` after each round are not measured."""
         self._check_unused()
         counts = (("rounds", rounds, 1), ("iterations", iterations, 1), ("warmup_rounds", warmup_rounds, 0))
         for name, value, least in counts:

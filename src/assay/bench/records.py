@@ -1,4 +1,4 @@
-"""benchmark.json, judgements on changes (triage.jsonl), and the remaining executions of a call (bench-queue.*)."""
+"""Reads and writes benchmark.json, judgements on changes (triage.jsonl), baselines, selftests and queues."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from assay.values.run import RunSpec
 
 BENCH_FILE = "benchmark.json"
 POINTS_FILE = "bench.jsonl"  # in the folder metrics/
-TRIAGE_FILE = "triage.jsonl"  # in the study's folder .assay, like the next one
-QUEUE_PREFIX = "bench-queue."  # prefix of files with the executions that remain for a call; removed when it has ended
+TRIAGE_FILE = "triage.jsonl"  # in the study's folder .assay
+QUEUE_PREFIX = "bench-queue."  # prefix of a file with a call's remaining executions, which the call removes at its end
 FORMATS = {"benchmark": Format(1, "delete the file: it is made again from what the benchmark reported")}
 
 
 def write_execution(run_dir: str, execution: BenchExecution) -> None:
-    """Write an execution. Paths inside the run directory are stored relative to it: it may be moved."""
+    """Write an execution. Paths inside the run directory are stored as relative paths: the directory may be moved."""
     content = asdict(replace(execution, run_dir="", output_dir=make_relative(execution.output_dir, run_dir)))
     write_atomic(os.path.join(run_dir, BENCH_FILE), render_versioned(content, "benchmark", FORMATS))
 
@@ -38,7 +38,7 @@ def make_relative(path: str, run_dir: str) -> str:
 
 
 def load_execution(run_dir: str) -> BenchExecution | None:
-    """Load an execution; None if there is no such file."""
+    """Load the execution of a run directory; None if there is no benchmark.json."""
     path = os.path.join(run_dir, BENCH_FILE)
     try:
         with open(path, "rb") as file:
@@ -79,18 +79,18 @@ Judgement = Literal["ack", "invalid", "wontfix", "open"]
 
 @dataclass(frozen=True, slots=True)
 class Triage:
-    """A judgement on a change of a metric, found by the execution where the new level begins.
+    """A judgement on a change of a metric, which is identified by the execution where the new level begins.
 
-    ack      seen and being worked on: it is listed, and raises no alarm
-    wontfix  meant to be so: the new level is the normal one
+    ack      the change is known and being worked on: it is listed, but raises no alarm
+    wontfix  the change is intended: the new level is the normal one
     invalid  the executions of the new level are not usable: they are left out
-    open     takes an earlier judgement back
+    open     an earlier judgement is withdrawn
     """
 
     method: str
     metric: str
     execution_id: str  # where the change begins
-    until: str = ""  # the last execution of the new level when this was recorded: `invalid` excludes all up to it
+    until: str = ""  # last execution of the new level when judged: `invalid` excludes all up to it
     judgement: Judgement = "ack"
     note: str = ""
     who: str = ""
@@ -116,12 +116,12 @@ def _triage_path(study_dir: str) -> str:
     return os.path.join(study_dir, layout.STUDY_META_DIR, TRIAGE_FILE)
 
 
-# ---------------------------------------------------------------- baselines, and what the machine can show
+# ---------------------------------------------------------------- baselines and selftests
 
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """Executions with a name. They stay the same although there are newer ones."""
+    """Named executions, which do not change when newer executions are added."""
 
     what: str  # the revision or label whose executions got the name
     runs: tuple[str, ...]  # names of run directories
@@ -162,15 +162,15 @@ def write_named(study_dir: str, kind: type[_Named], values: Mapping[str, _Named]
     write_atomic(path, json.dumps(content, indent=1))
 
 
-# ---------------------------------------------------------------- what is still to be run
+# ---------------------------------------------------------------- queues of executions
 
 
 @contextmanager
 def hold_queue(study_dir: str, folder: str, specs: Sequence[RunSpec]) -> Iterator[None]:
-    """Store what is to be run in `folder` while this process runs it. A kill leaves the file without its lock."""
+    """Store the runs of `folder` in a locked file while this process runs them. A kill leaves the file unlocked."""
     path = os.path.join(study_dir, layout.STUDY_META_DIR, f"{QUEUE_PREFIX}{run_directory.new_uid()}")
     content = {"format": 1, "folder": folder, "specs": [run_directory.render_spec(spec) for spec in specs]}
-    with suppress(OSError):  # a full disk: the queue is not stored, and the benchmarks run all the same
+    with suppress(OSError):  # a full disk: the benchmarks run without a stored queue
         os.makedirs(os.path.dirname(path), exist_ok=True)
         write_atomic(path, json.dumps(content))
     lock = _lock(path)
@@ -184,18 +184,18 @@ def hold_queue(study_dir: str, folder: str, specs: Sequence[RunSpec]) -> Iterato
 
 
 def take_queue(study_dir: str, folder: str) -> list[RunSpec]:
-    """Take over the executions that remained in `folder` after a kill of earlier calls, oldest first."""
+    """Return the runs of `folder` that remain from killed calls, oldest first, and remove their queues."""
     found: list[RunSpec] = []
     meta = os.path.join(study_dir, layout.STUDY_META_DIR)
     for path in sorted(glob.glob(os.path.join(glob.escape(meta), f"{QUEUE_PREFIX}*"))):
         lock = _lock(path)
-        if lock is None:  # another process is running it
+        if lock is None:  # another process runs this queue
             continue
         specs = _load_queue(path, folder)
         if specs is not None:
             for spec in specs:
                 run_dir = os.path.join(study_dir, spec.name)
-                # its directory may exist, although nothing was ever started in it
+                # a run directory may exist, although nothing was ever started in it
                 if not os.path.isdir(run_dir) or run_directory.load_history(run_dir).last is None:
                     found.append(spec)
             with suppress(OSError):
@@ -212,7 +212,7 @@ def _lock(path: str) -> int | None:
 
 
 def _load_queue(path: str, folder: str) -> list[RunSpec] | None:
-    """Load a queue; None if it is for another folder, which may still ask for it. An invalid file is an empty queue."""
+    """Load a queue; None if it is for another folder, where a call may still take it. An invalid file is empty."""
     try:
         content = parse_json(read_text(path, "strict"))
         return [run_directory.parse_spec(spec) for spec in content["specs"]] if content["folder"] == folder else None

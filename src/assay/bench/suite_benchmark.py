@@ -11,18 +11,18 @@ from assay.system.fast_dataclasses import dataclass
 
 
 class NoSuchBenchmarkError(Exception):
-    """The name does not exist; the message lists what does."""
+    """No benchmark has the given name; the message lists names that exist."""
 
 
 class SkippedError(Exception):
-    """A benchmark declares that it does not apply here: it has no result, and has not failed."""
+    """A benchmark declares that it does not apply here, so that it has no result and has not failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class SuiteBenchmark:
-    """One benchmark of a suite. `name` is the other tool's own, as in its results, with the parameters."""
+    """One benchmark of a suite. `name` is its name with parameters in the other tool's results."""
 
-    text: str  # PATH::NAME, the name to run it by
+    text: str  # PATH::NAME, by which the benchmark is run
     name: str
     timeout_s: float | None = None
 
@@ -38,7 +38,7 @@ _GENERATOR_FLAGS = 0x20 | 0x80 | 0x200  # flags of code: a generator, a coroutin
 
 
 def check_runs(function: Any) -> None:
-    """Refuse a function that does nothing when it is called: only the creation of a generator would be timed."""
+    """Refuse a coroutine or generator function: a call only creates an object, and would be timed without its body."""
     if getattr(getattr(function, "__code__", None), "co_flags", 0) & _GENERATOR_FLAGS:
         raise TypeError(f"{function.__qualname__} is a coroutine or a generator: a call of it runs nothing")
 

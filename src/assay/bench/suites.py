@@ -1,10 +1,10 @@
-"""Suites of other tools, run as they are: `PATH`, or `PATH::NAME` for a part of one.
+"""Lists and runs unchanged suites of other tools: `PATH`, or `PATH::NAME` for a part of a suite.
 
     benchmarks, benchmarks/sorting.py, asv.conf.json     asv's `time_`, `timeraw_`, `peakmem_`, `mem_`, `track_`
     tests, tests/test_sorting.py                         tests that use pytest's fixture `benchmark`
 
-A file is pytest's where a function in it takes `benchmark`; every other one is asv's. What is imported here needs the
-standard library alone, and Python 3.10.
+A file is pytest's if a function in it takes `benchmark`; other files, unless they are tests, are asv's. The imports of
+this module need only the standard library, and Python 3.10.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from assay.errors import did_you_mean
 _TEST = re.compile(r"def \w+\([^)]*\bbenchmark\b")
 _ASV = re.compile(r"(?m)^\s*(?:def (?:time|timeraw|peakmem|mem|track)_|class (?:Time|Timeraw|PeakMem|Mem|Track)[A-Z_])")
 _BENCHMARK_DIR = re.compile(r"""["']?\bbenchmark_dir["']?\s*:\s*["']([^"']+)["']""")
-_COMMENT = re.compile(r"(?m)^\s*//.*$")  # the file is JSON with comments
+_COMMENT = re.compile(r"(?m)^\s*//.*$")  # a comment in asv.conf.json, which is JSON with comments
 _BOUNDARIES = ("", ".", ":", "(", "[")  # characters that may follow the name of a part
 
 
@@ -49,11 +49,11 @@ _FORMS = "one is a method time_x of asv's kind, or a test that takes pytest's fi
 
 
 def run_suite(text: str) -> Mapping[str, Any]:
-    """Run one benchmark that was listed; return the data stored besides its report. Raises SkippedError."""
+    """Run one listed benchmark; return data to store with its report. Raises SkippedError if it does not apply."""
     path, name = _split(text)
     is_test = os.path.isfile(path) and bool(_find_files(path)[0])
     if not name and not is_test:  # a placeholder for a suite that could not be listed
-        list_suite(text)  # raises the reason, unless it takes too long
+        list_suite(text)  # raises the reason, unless the listing takes too long
         raise NoSuchBenchmarkError(
             f"to list the benchmarks of {path} takes longer than 5 minutes: name one, {path}::NAME"
         )
@@ -64,7 +64,7 @@ def run_suite(text: str) -> Mapping[str, Any]:
             return {"parameters": run_test(path, name)}
         return {"parameters": run_asv(path, name)}
     except NoSuchBenchmarkError:
-        list_suite(text)  # raises an error that lists what there is
+        list_suite(text)  # raises an error that lists the benchmarks
         raise
 
 
@@ -83,7 +83,7 @@ def _split(text: str) -> tuple[str, str]:
 
 
 def _find_files(path: str) -> tuple[list[str], list[str]]:
-    """Find the files of pytest's benchmarks; and those of asv's, unless no file looks like one of asv's."""
+    """Find the files with pytest's benchmarks, and the files that are not tests if any file has benchmarks of asv's."""
     tests: list[str] = []
     others: list[str] = []
     is_asv = False
@@ -101,7 +101,7 @@ def _find_files(path: str) -> tuple[list[str], list[str]]:
 
 
 def _is_part(name: str, benchmark: SuiteBenchmark, module: str) -> bool:
-    """Return whether a name matches; in a file, the name of its module may be left out."""
+    """Return whether a name matches a benchmark; in a suite that is one file, `module` may be left out of the name."""
     own = benchmark.text.partition("::")[2]
     names = (own, own.removeprefix(module), benchmark.name)
     return not name or any(n.startswith(name) and n[len(name) : len(name) + 1] in _BOUNDARIES for n in names)

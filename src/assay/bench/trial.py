@@ -1,7 +1,7 @@
-"""One trial where a farm runs it: `python -m assay child bench-trial RUN_DIR FOLDER WAIT_S COMMAND`.
+"""Runs one trial on a node of a farm: `python -m assay child bench-trial RUN_DIR FOLDER WAIT_S COMMAND`.
 
-Waits until nothing else is measured on this machine, as `assay bench` does at home, observes the machine while COMMAND
-runs in a shell, and leaves what it saw in the run directory. WAIT_S: for the machine; `-`: others may run as well.
+The trial waits until nothing else is measured on the node, as `assay bench` does on its own machine, observes the node
+while COMMAND runs in a shell, and writes its observations into the run directory. WAIT_S: longest wait; `-`: no wait.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def main() -> int:
     env = {**os.environ, **(lease.env if lease else {}), layout.ENV_PYTHON: sys.executable, ENV_SOURCE: SOURCE}
     before = outlook.mark()
     job = subprocess.Popen(["bash", "-c", text], env=env)
-    signal.signal(signal.SIGTERM, lambda _number, _frame: None)  # the whole job gets the signal: the command decides
+    signal.signal(signal.SIGTERM, lambda _number, _frame: None)  # the job gets the signal too: the command decides
     tag = os.environ.get(layout.ENV_ATTEMPT)
     watch = MachineWatch(run_dir, job.pid, tag, environment, devices, gpus, before)
     while True:

@@ -1,4 +1,4 @@
-"""Benchmarks: the verdict of each, the largest changes, histories, environments, two sides compared, triage."""
+"""The web pages of benchmarks: verdicts, largest changes, histories, environments, comparisons and triage."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ from assay.web.api import (
 
 _JUDGEMENTS = ("ack", "wontfix", "invalid", "open")
 _LONGEST_NOTE = 2000
-_PAGE = 300  # benchmarks on a page
+_PAGE = 300  # the most benchmarks on a page
 _PATIENCE_S = 1.0
 _MOST_EXECUTIONS = 5000  # the most executions in a table of all benchmarks
 _Built = TypeVar("_Built")
 
 
 def show_all(request: Request) -> Response:
-    """All benchmarks of every root. Those that are not judged yet are marked; the page asks again until they are."""
+    """Show all benchmarks of every root. Unjudged benchmarks are marked; the page reloads until all are judged."""
     site, query = get_site(request), request.query_params
     view = {name: query.get(name, "")[:200] for name in ("q", "kind", "suite", "sort")}
     check_known("order", [view["sort"]] if view["sort"] else (), SORTS)
@@ -75,7 +75,7 @@ def show_all(request: Request) -> Response:
         overview = build_overview(snapshot.location, archive.groups)
         lines = choose_lines(overview, view["q"], view["kind"], view["suite"], view["sort"] or "name")
         shown = lines[(int(number) - 1) * _PAGE : int(number) * _PAGE] if int(number) else []
-        by_suite = groupby(shown, key=lambda line: line.suite)  # they are sorted by suite
+        by_suite = groupby(shown, key=lambda line: line.suite)  # the lines are sorted by suite
         groups = [(name, list(each)) for name, each in by_suite] if view["sort"] in ("", "name") else [("", shown)]
         found.append((snapshot, overview, groups, len(lines), find_changes(lines)))
     most = max((count for *_, count, _ in found), default=0)
@@ -94,7 +94,7 @@ def show_all(request: Request) -> Response:
 
 
 def _load_soon(snapshots: Snapshots, slug: str) -> StudySnapshot | None:
-    """Load the executions; None if a large archive is still being read from its folders: the page asks again."""
+    """Load the executions; None while a large archive is read from its folders, during which the page asks again."""
     if not snapshots.holds(slug):
         thread = threading.Thread(target=snapshots.load, args=(slug,), name="assay-read", daemon=True)
         thread.start()
@@ -107,7 +107,7 @@ def load_kept(snapshot: StudySnapshot) -> BenchArchive:
 
 
 def _find(request: Request) -> tuple[StudySnapshot, BenchArchive]:
-    """Return the snapshot and the archive of the address."""
+    """Return the snapshot and the archive of the study that the request's address names."""
     snapshots, slug = get_site(request).snapshots, request.path_params["study"]
     known = [name for name, location in snapshots.find_locations().items() if is_archive(location)]
     check_known("archive of benchmarks", [slug], known)
@@ -164,7 +164,7 @@ def show_environments(request: Request) -> Response:
 
 
 def _try(build: Callable[[], _Built]) -> tuple[_Built | None, str]:
-    """Build a part of a page, or return why it is empty, as if all executions failed. An unknown name is an error."""
+    """Build a part of a page, or return why it is empty, such as failed executions. An unknown name is an error."""
     try:
         return build(), ""
     except NotFoundError:
@@ -194,7 +194,7 @@ def show_comparison(request: Request) -> Response:
 
 
 async def triage(request: Request) -> Response:
-    """A form with `metric`, `method`, `change`, `judgement` and `note`; the answer is what the command prints."""
+    """Triage a change by a form with `metric`, `method`, `change`, `judgement` and `note`; return the call's result."""
     body = await request.body()
     return await run_in_threadpool(_triage, request, body)
 

@@ -1,4 +1,4 @@
-"""The commands of `assay bench`: what executes benchmarks, then what was measured before."""
+"""The commands of `assay bench`: those that execute benchmarks, then those that use recorded executions."""
 
 from __future__ import annotations
 
@@ -215,7 +215,7 @@ def compare(request: CompareRequest, console: Console) -> int:
 
 
 def _choose_revisions(request: CompareRequest) -> tuple[str | None, str | None] | None:
-    """Return the sides to check out; without a name a side is the user's files. None: compare recorded executions."""
+    """Return the sides to check out; a side that is None is the user's files. None: compare recorded executions."""
     if request.python and (request.a_env or request.b_env):
         raise UsageError("--python and --a-env or --b-env choose the same interpreter", "give one of them")
     if request.span is not None:
@@ -234,8 +234,8 @@ def _choose_revisions(request: CompareRequest) -> tuple[str | None, str | None] 
 def _show_comparison(
     report: ComparisonReport, document: Document, request: ResultRequest, console: Console, if_changed: ExitCode
 ) -> int:
-    """Show the report. Return the exit code: that of the verdict (`if_changed` of CHANGED), unless it was interrupted,
-    or the machine or a farm had a problem."""
+    """Show the report. Return the exit code of the verdict (`if_changed` for CHANGED), or a worse one if the comparison
+    was interrupted, or the machine or a farm had a problem."""
     if report.problem:
         console.error(f"assay: {report.problem}")
     show(request, console, document, build_comparison_cases(report))

@@ -1,4 +1,4 @@
-"""What the commands of `assay bench` share: options, the request built from them, and the display of a result."""
+"""Options, requests and the display of results, which the commands of `assay bench` share."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _parse_directions(texts: Sequence[str], flag: str) -> dict[str, Direction]:
 
 
 def parse_commands(texts: Sequence[str], _flag: str = "") -> tuple[BenchMethod, ...]:
-    """Split commands: `NAME=TEXT` has that name; else the text is the name, as of `FOO=bar python x.py`."""
+    """Parse commands: `NAME=TEXT` names a command; otherwise the text is the name, as in `FOO=bar python x.py`."""
     found = []
     for text in map(str.strip, texts):
         if not text:
@@ -132,12 +132,12 @@ def parse_arguments(text: str | None, _flag: str = "") -> dict[str, Any]:
 
 
 def check_python(path: str | None, _flag: str = "") -> str | None:
-    """Check an interpreter, given by path or by name on PATH: its version must be able to run our part of the child."""
+    """Check that an interpreter, given by path or by name on PATH, is new enough to run our code in the child."""
     if path is None:
         return None
     if shutil.which(path) is None:
         raise UsageError(f"--python {path}: there is no such program", "name an interpreter by its path")
-    version: tuple[int, ...] = ()  # if it does not answer like a Python, its first execution reports that better
+    version: tuple[int, ...] = ()  # empty for a program that is not a Python: the first execution reports that better
     with suppress(OSError, ValueError, subprocess.TimeoutExpired):
         code = "import sys; print('%d %d' % sys.version_info[:2])"
         done = subprocess.run([path, "-c", code], capture_output=True, text=True, timeout=30, check=False)
@@ -225,7 +225,7 @@ class ExecuteRequest(Request):
     )
     slots: str | None = slots_option("one at a time")
     jobs: int | None = jobs_option("N at once on the CPU: they disturb each other.")
-    farm: str | None = farm_option("--farm")  # not --on: it names a metric in `assay bench bisect`
+    farm: str | None = farm_option("--farm")  # not --on, which names a metric in `assay bench bisect`
     python: str | None = option(
         "--python", metavar="PATH", parse=check_python, help="Another interpreter for the methods."
     )
@@ -270,7 +270,7 @@ class ResultRequest(ReportFiles):
 
 
 def choose_fields(kind: type[_Options], request: Request, **further: Any) -> _Options:
-    """Build a value from the options that have the names of its fields. One that was not given keeps its default."""
+    """Build a value from the options that have the names of its fields. A field without an option keeps its default."""
     given = {name: value for name, value in vars(request).items() if value is not None} | further
     return kind(**{each.name: given[each.name] for each in fields(kind) if each.name in given})
 

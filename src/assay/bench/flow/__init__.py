@@ -1,1 +1,1 @@
-"""`assay bench`: run benchmarks, compare them, and judge their history."""
+"""`assay bench`: runs benchmarks, compares executions, and judges histories."""

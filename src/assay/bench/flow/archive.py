@@ -1,4 +1,4 @@
-"""The executions of the study `bench`: load them, and add what other tools and products measured.
+"""The executions of the study `bench`: load executions, and add results that other tools and products measured.
 
 Results of other tools become runs of the study, as if they had been run here.
 """
@@ -43,7 +43,7 @@ from assay.values.state import State
 from assay.values.study import CodePolicy
 from assay.values.verdict import Finding, VerdictKind
 
-_MOST_LETTERS, _MOST_BYTES = 150, 240  # of a folder's name: file systems allow 255 bytes
+_MOST_LETTERS, _MOST_BYTES = 150, 240  # the longest name of a folder: file systems allow 255 bytes
 PARAMETERS = re.compile(r"(?<=\w)(\[.*\]|\(.*\))$")
 
 
@@ -69,7 +69,7 @@ def load_executions(
 
 
 def describe_received(executions: Sequence[BenchExecution]) -> list[str]:
-    """Describe how many executions were received, for each sender: the history contains them, but they are not ours."""
+    """Describe for each sender how many executions were received: they are in the history, but were not run here."""
     notes = [note for execution in executions for note in execution.notes[:1] if note.startswith(_RECEIVED)]
     every = render_count(len(executions), "execution")
     return [f"{notes.count(note)} of {every}: {note}" for note in dict.fromkeys(notes)]
@@ -120,8 +120,8 @@ def _strip_parameters(method: str) -> str:
 
 
 def _load(location: StudyLocation, row: RunRow, console: Console) -> BenchExecution | None:
-    """Load an execution. If its file cannot be read, or is from an earlier attempt, it counts as failed: it was
-    executed, and without it the execution before it would be the newest."""
+    """Load an execution, which counts as failed if its file cannot be read or is from an earlier attempt: without a
+    failed execution the execution before it would be the newest."""
     run_dir = os.path.join(location.root, row.key)
     try:
         found = load_execution(run_dir) or _rebuild(run_dir, row)
@@ -157,7 +157,7 @@ def _rebuild(run_dir: str, row: RunRow) -> BenchExecution | None:
     last = run_directory.load_history(run_dir).last
     if not record.spec.commands:
         return None
-    around = load_context(run_dir)  # recorded by the wrapper of a run on a farm
+    around = load_context(run_dir)  # only the wrapper of a run on a farm records the surroundings
     if not around.is_observed:
         # this environment was recorded before the run began; local edits are part of the code, as the commit is
         known = parse_plain(Environment, {**_UNKNOWN, **(run_directory.load_environment(run_dir) or {})})
@@ -188,17 +188,17 @@ def load_file_executions(path: str) -> list[BenchExecution]:
 @dataclass(frozen=True, slots=True)
 class Imported:
     new: int
-    known: int  # existed already
+    known: int  # executions that existed already
     methods: tuple[str, ...]
     failed: tuple[str, ...] = ()  # methods that the other tool recorded as failed; they are imported too
-    notes: tuple[str, ...] = ()  # on content of the files that is not an execution
+    notes: tuple[str, ...] = ()  # notes on content of the files that is not an execution
     problems: tuple[str, ...] = ()  # files that could not be imported, and why
 
 
 def import_results(
     paths: Sequence[str], root: str | None, label: str | None = None, console: Console = SILENT
 ) -> Imported:
-    """Import files. An invalid file adds nothing and stops no other file. Raises UsageError if none has a result."""
+    """Import files. An invalid file adds nothing, others are imported. Raises UsageError if no file has a result."""
     files: dict[str, Foreign] = {}
     problems: list[UsageError] = []
     for path in dict.fromkeys(paths):
@@ -233,8 +233,8 @@ def import_results(
 
 
 def write_as_run(location: StudyLocation, execution: BenchExecution, label: str | None, kind: str = "import") -> bool:
-    """Write an execution as a run; return False if it already exists. Nothing is overwritten: ids of other tools may be
-    shared, and a further execution with the same id gets a suffix made from its content."""
+    """Write an execution as a run; return False if it already exists. Nothing is overwritten: ids of other tools may
+    repeat, and a further execution with the same id gets a suffix made from its content."""
     mark = execution.extra.get(DIGEST)
     own = os.path.join(location.dir, _name_folder(execution))
     if mark is None:  # an id that Assay made identifies the execution
@@ -246,7 +246,7 @@ def write_as_run(location: StudyLocation, execution: BenchExecution, label: str 
         return True
     with suppress(AssayError, OSError):
         there = load_execution(own)
-        # equal by the content of the imported file, or by the results of our own
+        # equal content of the imported files, or results equal to those of an execution of our own
         if there and (there.extra.get(DIGEST) or identify_result(there)) in (mark, identify_result(execution)):
             return False
     marked = replace(execution, execution_id=f"{execution.execution_id}-{mark}")
@@ -254,7 +254,7 @@ def write_as_run(location: StudyLocation, execution: BenchExecution, label: str 
 
 
 def _name_folder(execution: BenchExecution, mark: str = "") -> str:
-    """Return a folder name as of our own executions: whatever the id is, it is plain and not hidden."""
+    """Return a folder name like those of our own executions: plain and not hidden, whatever the execution's id is."""
     words = ".".join(execution.method.split(".")[-2:])
     begin = _clean(execution.execution_id) or "import"
     name = f"{begin[: _MOST_LETTERS // 2]}-{mark}_{_clean(words)}" if mark else f"{begin}_{_clean(words)}"
@@ -321,7 +321,7 @@ class TimingsWatch:
         """Write the run and add it to the index, so that histories and change points include it.
 
         `folder`: the code that was measured. `samples`: seconds by name; `wall_time`: the name of the samples that give
-        the execution's wall time. `tools`: name → version; only executions with equal ones are compared.
+        the execution's wall time. `tools`: name → version; only executions with equal tools are compared.
         """
         devices = Devices()
         environment = load_environment(folder, (), devices, complain=complain)

@@ -1,8 +1,8 @@
-"""`assay bench run --commits A..B`: benchmarks at each commit of a range, checked out next to the user's tree.
+"""`assay bench run --commits A..B`: runs benchmarks at each commit of a range, checked out next to the user's tree.
 
-The order is random: if a machine becomes slower with time, that does not look like a change of the code. Histories
-have the executions at the position of their commits. A file contains the name of the call until all of it has been run:
-the same call after a kill executes what is missing or failed, and nothing twice that succeeded.
+The order of the commits is random: a machine that becomes slower with time does not look like a change of the code.
+In a history, executions are at the position of their commits. A file contains the name of the call until the whole
+call has been run: after a kill, the same call executes what is missing or failed, but nothing that has succeeded.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ class CommitOutcome:
 class CommitsReport:
     span: str
     outcomes: tuple[CommitOutcome, ...]  # oldest first
-    total: int  # commits that were asked for
-    end: BenchReport = field(default_factory=lambda: BenchReport(()))  # how it was interrupted
+    total: int  # how many commits were requested
+    end: BenchReport = field(default_factory=lambda: BenchReport(()))  # why and how the call ended early
 
     @property
     def report(self) -> BenchReport:
@@ -134,7 +134,7 @@ class _Range:
         return CommitsReport(self.question.span, tuple(outcomes), len(commits), self.end)
 
     def _open_plan(self, commits: Sequence[Commit]) -> tuple[str, bool]:
-        """Open the file of this call; return also whether an earlier call with the same options has left it."""
+        """Return the path of this call's file, and whether an earlier call with the same options has left that file."""
         asked = {"methods": [asdict(each) for each in self.request.methods], "options": asdict(self.question)}
         ends = (commits[0], commits[-1])
         path = os.path.join(open_question(self.checkouts, ends, self.request, asked), _PLAN_FILE)
@@ -222,7 +222,7 @@ def _wait_for_left(root: str | None, console: Console) -> None:
 
 
 def build_matcher(request: BenchRequest) -> Callable[[Mapping[str, str]], bool]:
-    """Return a function that tests whether an environment is this call's: the machine, and versions of packages."""
+    """Return a function that tests whether an environment has the machine and package versions of this call."""
     devices = Devices()
     environment = load_environment(request.folder or os.getcwd(), (), devices)
     machine = load_machine(environment, devices, tuple(gpu.index for gpu in devices.list()))

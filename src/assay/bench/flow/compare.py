@@ -1,4 +1,4 @@
-"""`assay bench compare`: two labels, two commits, two files; or two checked-out commits, run in turns."""
+"""`assay bench compare`: compares two labels, commits or files, or runs two checked-out commits in turns."""
 
 from __future__ import annotations
 
@@ -79,19 +79,19 @@ DEFAULT_MOST = 30
 
 @dataclass(frozen=True, slots=True)
 class CompareOptions:
-    metrics: tuple[str, ...] = ()  # empty: all that both sides have
+    metrics: tuple[str, ...] = ()  # empty: all metrics that both sides have
     directions: Mapping[str, Direction] | None = None
     min_effect: float = THRESHOLD
     alpha: float = ALPHA
     most: int = DEFAULT_MOST  # trials on each side, after which the result is INCONCLUSIVE
     everything: bool = False  # contaminated and profiled executions count as well
-    in_turns: bool = False  # both sides ran in turns: the load of others affects both alike
-    across: bool = False  # compare executions of different environments as if they were of the same one
+    in_turns: bool = False  # both sides ran in turns: the load of other processes affects both alike
+    across: bool = False  # compare executions of different environments as if the environments were equal
     confirm: bool = True
     build: str | None = None  # command that is run in each work tree first
 
 
-# ---------------------------------------------------------------- what is there already
+# ---------------------------------------------------------------- recorded executions
 
 
 def compare_recorded(
@@ -111,7 +111,7 @@ def compare_baseline(
     name: str, run: Callable[[], BenchReport] | None, method: str | None, root: str | None, options: CompareOptions,
     console: Console = SILENT, asked: Sequence[BenchMethod] = (),
 ) -> ComparisonReport:  # fmt: skip
-    """Compare a baseline with what `run` executes, or without it with the newest measured code. A benchmark that
+    """Compare a baseline with the executions of `run`, or without `run` with the newest measured code. A benchmark that
     `asked` names and that was not executed is reported as missing."""
     known = _Known(root, method, console)
     base = known.load_baseline(name)
@@ -119,7 +119,7 @@ def compare_baseline(
     if report is None:
         return _record(compare_executions(base, known.load_newest(base), options), root)
     here, is_ended = {each.method for each in report.executions}, bool(report.interrupted or report.problem)
-    gone = {each.method: each for each in base.found if each.method not in here}  # one execution of each
+    gone = {each.method: each for each in base.found if each.method not in here}  # an execution of each missing method
     rest = [method for method, each in gone.items() if is_ended or not _is_asked(each, asked)]
     base = replace(base, found=tuple(each for each in base.found if each.method not in rest))
     if not base.found and here:
@@ -131,7 +131,7 @@ def compare_baseline(
 
 
 def _is_asked(execution: BenchExecution, asked: Sequence[BenchMethod]) -> bool:
-    """Return whether a method is in a suite that is named, or matches a filter."""
+    """Return whether a suite or a filter in `asked` includes the method of an execution."""
     words: list[str] = []
     with suppress(AssayError, OSError, ValueError):
         words = [word for each in load_record(execution.run_dir).spec.commands for word in shlex.split(each.text)]
@@ -208,7 +208,7 @@ class _Known:
 
 
 def compare_executions(base: Executions, head: Executions, options: CompareOptions) -> ComparisonReport:
-    """Compare what both sides have, corrected for the number of metrics; a failure on a side is an error, not a gap."""
+    """Compare the benchmarks that both sides have. p is corrected for the number of metrics; a failure is reported."""
     base, head = (side.put_aside(everything=options.everything) for side in (base, head))
     return compare_sides(base, head, options)[0]
 
@@ -242,7 +242,7 @@ def compare_sides(
         )
         for duel, pair, one in zip(duels, pairs, found, strict=True)
     )
-    # one that is new in head is not an error
+    # a method that only head has is not an error
     lost = [method for method in base.methods if method not in head.methods]
     findings = [Finding(VerdictKind.ERROR, method, f"{base.name} has it, {head.name} does not") for method in lost]
     common = [method for method in base.methods if method in head.methods]
@@ -316,8 +316,8 @@ def _side(samples: Samples) -> BenchSide:
 
 
 def _find_gone(base: Executions, head: Executions, options: CompareOptions) -> Iterator[Finding]:
-    """Find metrics that head does not report, or not always: one that was removed or renamed was not compared. The
-    peaks of memory are measured from outside, where that is possible, and are not part of a report."""
+    """Find metrics that some or all executions of head lack: a removed or renamed metric was not compared. Peaks of
+    memory are ignored: they are not part of a report, but measured from outside where that is possible."""
     for method in base.methods:
         ours, theirs = ([set(e.numbers) - _OBSERVED for e in side.good(method)] for side in (base, head))
         if not ours or not theirs:
@@ -334,7 +334,7 @@ def _find_gone(base: Executions, head: Executions, options: CompareOptions) -> I
 
 
 def _find_idle(side: Executions, methods: Sequence[str]) -> Iterator[Finding]:
-    """Find benchmarks that could not be compared because none of their executions counts; these are always reported."""
+    """Find benchmarks that could not be compared because no execution of a side counts."""
     there = {e.method for e in side.found}
     for method in methods:
         if method not in there:
@@ -346,7 +346,7 @@ def _find_idle(side: Executions, methods: Sequence[str]) -> Iterator[Finding]:
 
 
 def _find_failed(base: Executions, head: Executions) -> Iterator[Finding]:
-    """Find benchmarks that fail on both sides; they show nothing about the change: INCONCLUSIVE, not an error."""
+    """Find benchmarks that failed: on one side an ERROR; on both INCONCLUSIVE, which shows nothing about the change."""
     failures: dict[str, list[str]] = {}
     for side in (base, head):
         for method, here in group_by(side.found, lambda e: e.method).items():
@@ -377,12 +377,12 @@ def _find_unkept(base: Executions, head: Executions) -> Iterator[Finding]:
 def _common_metrics(method: str, base: Executions, head: Executions, options: CompareOptions) -> list[str]:
     names = [{n for e in side.good(method) for n in e.numbers} for side in (base, head)]
     common = names[0] & names[1]
-    if common:  # a metric that head lacks is a finding
+    if common:  # a requested metric that only head lacks is known: `_find_gone` reports it
         check_known("metric", options.metrics, names[0])
     return [name for name in sorted(common) if not options.metrics or name in options.metrics]
 
 
-# ---------------------------------------------------------------- run both, in turns
+# ---------------------------------------------------------------- run both sides in turns
 
 
 def compare_revisions(
@@ -395,7 +395,7 @@ def compare_revisions(
     environments: tuple[str | None, str | None] = (None, None),
 ) -> ComparisonReport:
     """Check out both commits next to the user's tree, which is not touched, and run them in turns; without `b_rev` side
-    b is the user's files, without `a_rev` both are. What fails is run again, and only what fails again is a FAIL."""
+    b is the user's files, without `a_rev` both sides are. A benchmark that fails is run again to confirm the FAIL."""
     sides = tuple(BenchVariant(name, environment=each) for name, each in zip("ab", environments, strict=True))
     if a_rev is None:
         with keeping_lease():
@@ -446,7 +446,7 @@ class Contest:
         return sign_end(_settle(first, suspects, self.run_round(confirmed=True), self._options), self.end)
 
     def run_round(self, *, confirmed: bool) -> ComparisonReport:
-        """Run trials until decided. A FAIL ends the round at once, unless this round is the confirmation."""
+        """Run trials until every metric is decided. A FAIL ends the round at once, unless it is the confirmation."""
         executions: list[BenchExecution] = []
         options, request = self._options, self._request
         ran = 0
@@ -463,7 +463,7 @@ class Contest:
                 )
                 for v in request.variants
             )
-            if self.end:  # a benchmark that was interrupted before the other side's turn is not missing there
+            if self.end:  # a benchmark that was interrupted before one side's turn is not missing on that side
                 common = {e.method for e in base.found} & {e.method for e in head.found}
                 base, head = (
                     replace(side, found=tuple(e for e in side.found if e.method in common)) for side in (base, head)
@@ -479,7 +479,7 @@ class Contest:
 
 
 def sign_end(report: ComparisonReport, end: BenchReport | None) -> ComparisonReport:
-    """Compare the trials that were executed before the interruption."""
+    """Add to a report that the comparison was ended early by `end`; without `end`, return the report unchanged."""
     if end is None:
         return report
     found = report.verdict

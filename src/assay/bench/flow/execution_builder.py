@@ -1,4 +1,4 @@
-"""Build an execution from a run directory: what was reported, how it ended, where it ran."""
+"""Builds an execution from a run directory: what its process reported, how it ended, and where it ran."""
 
 from __future__ import annotations
 
@@ -57,22 +57,22 @@ _OWN_FOLDER = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__
 _SHELLS_BYTES = 12 << 20  # the most that job.sh, a shell in it and a time limit use, if there are no readings
 _DEATH = re.compile(r"^(?:\S*job\.sh|bash): line \d+: +\d+ [A-Z]")  # a shell reports that a signal ended its command
 _KILLED = 128 + signal.SIGKILL
-FOREIGN_LIMIT = 0.1  # fraction of all cores that others may use before a result counts as contaminated
-# reasons of trouble; clocks that a power limit or an application keeps lower are settings of the machine
+FOREIGN_LIMIT = 0.1  # fraction of all cores that other processes may use before a result is contaminated
+# throttling that disturbs a result; clocks that a power limit or an application keeps lower are settings of the machine
 TROUBLE = frozenset(["hw_slowdown", "sw_thermal", "hw_thermal", "hw_power_brake"])
 
 
 @dataclass(frozen=True, slots=True)
 class JobSurroundings:
-    """What only the supervisor knows; empty if it was killed before the end."""
+    """What only the supervisor observes; empty if the supervisor was killed before the end of the run."""
 
     machine: Machine = field(default_factory=Machine)
     git: GitState | None = None
     commit: str | None = None
     foreign_limit: float = 0.1
     refuses: bool = False
-    own_peak_bytes: int = 0  # of the supervisor: the kernel counts it into the peak of every process that it starts
-    tree: TreePeaks = field(default_factory=TreePeaks)  # by readings during the run
+    own_peak_bytes: int = 0  # the supervisor's peak: the kernel counts it into the peak of its children
+    tree: TreePeaks = field(default_factory=TreePeaks)  # peaks by readings during the run
     gpu: GpuPeak = field(default_factory=GpuPeak)
     oom_kills: int | None = None  # processes that the kernel killed for their memory during the run
     notes: tuple[str, ...] = ()
@@ -154,14 +154,14 @@ def _build_ending(
     elapsed = times[1] - times[0] if times and times[1] is not None else None
     code = outcome.exit_code if outcome else None
     log = os.path.join(run_dir, f"{COMMAND}.log")
-    was_killed = state == "failed" and code == _KILLED  # not "timeout": then it was killed by us
+    was_killed = state == "failed" and code == _KILLED  # at a "timeout" Assay itself killed the process
     reason = describe_end(outcome.reason, was_killed, oom_kills) if outcome else ""
     last_line = _load_last_line(log, was_killed=code is not None and code > 128) if state != "done" else ""
     return ProcessEnd(state, reason, code, elapsed, last_line)
 
 
 def describe_end(reason: str, was_killed: bool = False, oom_kills: int | None = None) -> str:
-    """Describe the end, without the run's only command, which users do not know, and for a process that was killed."""
+    """Describe the end, without the name of the run's only command, which users do not know; explain a SIGKILL."""
     if not was_killed:
         return re.sub(rf"^{COMMAND}\b", "it", reason)
     guess = "perhaps it was out of memory"
@@ -173,7 +173,7 @@ def describe_end(reason: str, was_killed: bool = False, oom_kills: int | None = 
 
 
 def _load_last_line(path: str, was_killed: bool) -> str:
-    """Return the last line of the benchmark's own output, without the shell's message about its death."""
+    """Return the last line of the benchmark's own output, or its crash, without the shell's message about a signal."""
     lines = read_end(path, _CRASH_BYTES if was_killed else _TAIL_BYTES).splitlines()
     crash = _find_crash(lines) if was_killed else ""
     if crash:
@@ -215,7 +215,7 @@ def _add_extracted(result: BenchResult, run_dir: str, spec: RunSpec) -> BenchRes
         for pattern in patterns
         if pattern.metric not in values
     ]
-    if extractor.skipped and not findings:  # the last value may be one of them
+    if extractor.skipped and not findings:  # the last value may be a skipped one
         text = f"{render_count(extractor.skipped, 'value')} in its output cannot be read, such as {extractor.example}"
         findings.append(Finding(VerdictKind.ERROR, result.name, text))
     findings += [
@@ -252,12 +252,12 @@ def _build_peaks(
     own, tree, gpu = (reported.end or {}).get("peaks") or {}, around.tree, around.gpu
     cpu_s = own.get("cpu_s") or (outcome.cpu_s if outcome else None) or None
     by_kernel = (outcome.peak_rss_bytes if outcome else None) or 0
-    if own or by_kernel <= around.own_peak_bytes:  # it may be our own peak
+    if own or by_kernel <= around.own_peak_bytes:  # the kernel's number may be our own peak
         by_kernel = 0
     rss, rss_basis = _find_peak_rss(reported, readings, by_kernel, tree)
     # without readings nothing is subtracted from the address space: our shells use a few megabytes
     sizes = [int(own.get("max_vms", 0)), tree.vms_bytes, *(r.vms_bytes for r in readings if not tree.vms_bytes)]
-    # the framework's own counter is exact for its process, but covers only one of several that used the GPU
+    # the framework's own counter is exact for its process, but covers only one of the processes that used the GPU
     gpu_own = int(own.get("gpu_memory_bytes", 0))
     is_exact = bool(gpu_own) and (gpu.owners < 2 or gpu.size_bytes < gpu_own)
     shares = [(b.cpu_s - a.cpu_s) / (b.time - a.time) for a, b in pairwise(readings) if b.time > a.time]
@@ -298,7 +298,7 @@ def _find_peak_rss(
 
 
 def build_environment(machine: Machine, framework: Framework | None, packages: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment: what must be equal for two results to be comparable. The host name is not part of it."""
+    """Return the environment, which must be equal for two results to be comparable: without the host name."""
     setup = {
         "cpu_model": machine.cpu_model,
         "cpus": str(machine.logical_cpus or ""),
@@ -325,7 +325,7 @@ def build_fingerprint(setup: Mapping[str, str]) -> str:
 
 
 def find_contamination(machine: Machine, foreign_limit: float = FOREIGN_LIMIT) -> tuple[str, ...]:
-    """Describe why a result may have been disturbed by others."""
+    """Describe why other processes or throttling may have disturbed a result."""
     found = []
     if machine.foreign_cpu is not None and machine.foreign_cpu > foreign_limit:
         found.append(f"others used {machine.foreign_cpu:.0%} of the CPUs during the run")

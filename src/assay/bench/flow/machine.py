@@ -1,4 +1,4 @@
-"""The state of the machine before, during and after a benchmark: load, clocks, temperature, throttling, others on it.
+"""The state of the machine before, during and after a benchmark: load, clocks, temperature, throttling, processes.
 
 On a farm the wrapper of a run stores this state in a file of the run.
 """
@@ -29,14 +29,14 @@ from assay.system.files import list_names, parse_json, read_text, try_text, writ
 from assay.values.environment import Environment
 from assay.values.plain import build_plain, parse_strict
 
-BEFORE_S = 0.25  # how long the load of others is measured before a run: more than the 0.2 s that count as measured
+BEFORE_S = 0.25  # how long the load of other processes is measured before a run; less than 0.2 s is not enough
 _GPU_INTERVAL_S = 2.0  # longest interval of readings; after a run has started its GPUs are read with every tick
 _CPUS = "/sys/devices/system/cpu"
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 def load_machine(environment: Environment, devices: Devices, gpus: Sequence[int]) -> Machine:
-    """Load the current state of the machine; `gpus` are those that the benchmark may use."""
+    """Load the current state of the machine. `gpus`: indexes of the GPUs that the benchmark may use."""
     states = load_gpus(devices, gpus)
     physical, sockets = load_topology()
     amd = load_accelerators()
@@ -57,7 +57,7 @@ def load_machine(environment: Environment, devices: Devices, gpus: Sequence[int]
 
 
 def describe_machine(environment: Environment) -> Machine:
-    """Return the machine in the form in which a record of the environment contains it."""
+    """Return the machine as a recorded environment describes it."""
     gpus = environment.gpus
     return Machine(
         host=environment.host,
@@ -73,14 +73,14 @@ def describe_machine(environment: Environment) -> Machine:
 
 
 def choose_model(names: Sequence[str]) -> str:
-    """Return the first model; but a Quadro before others only drives the screen."""
+    """Return the first model, but the second one if the first is a Quadro, which only drives the screen."""
     if len(names) > 1 and "Quadro" in names[0]:
         return names[1]
     return names[0] if names else ""
 
 
 def load_gpus(devices: Devices, indices: Sequence[int], tag: str | None = None) -> tuple[GpuState, ...]:
-    """Load the state of the GPUs. `tag` is the attempt's: its own processes are not counted among those of others."""
+    """Load the state of the GPUs. The processes of the attempt with this `tag` are not listed."""
     names = {gpu.index: gpu.name for gpu in devices.list()}
     read = ("sm_clock_mhz", "temperature_c", "power_w", "memory_bytes", "utilisation", "throttle")
     states = []
@@ -128,7 +128,7 @@ class CpuMeter:
         self._before = processes.load_cpu_ticks(path)
 
     def foreign_fraction(self, own_cpu_s: float, cpus: int) -> float | None:
-        """Return the fraction of all cores that others used; None if the time between the readings is too short."""
+        """Return the fraction of all cores that other processes used; None if the readings are too close together."""
         busy, everything = (
             after - before for after, before in zip(processes.load_cpu_ticks(self._path), self._before, strict=True)
         )
@@ -140,7 +140,7 @@ class CpuMeter:
 # ---------------------------------------------------------------- AMD, by rocm-smi
 
 _TIMEOUT_S = 20.0
-_NAMES = ("card series", "device name", "card model", "card sku")  # the first value that is more than a number counts
+_NAMES = ("card series", "device name", "card model", "card sku")  # the first value that is not a hex number counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +150,7 @@ class Accelerators:
 
 
 def load_accelerators() -> Accelerators:
-    """Load the accelerators; none if there is no `rocm-smi` on PATH, or if it does not answer."""
+    """Load the accelerators by `rocm-smi`; none if it is not on PATH, or if it fails."""
     program = shutil.which("rocm-smi")
     return _ask(program) if program else Accelerators()
 
@@ -166,7 +166,7 @@ def _ask(program: str) -> Accelerators:
 
 
 def parse_accelerators(text: str) -> Accelerators:
-    """Parse `{"card0": {"Card series": …}, "system": {…}}`, at times after warnings; keys differ by version."""
+    """Parse rocm-smi's `{"card0": {"Card series": …}, "system": {…}}`, also after warnings; keys differ by version."""
     try:
         content = parse_json(text[text.index("{") :])
     except ValueError:
@@ -192,28 +192,28 @@ def _lower(fields: Any) -> dict[str, str]:
 
 @dataclass(slots=True)
 class ForeignLoad:
-    """Measures the CPU time of others before a run begins, from moments at which nothing of ours was running: the CPU
-    time of our earlier processes is known to the kernel then."""
+    """Measures the CPU time of other processes before a run begins. A mark is set while no run of ours is active: only
+    then does the kernel know the CPU time of all our processes."""
 
     cpus: int
     path: str | None = None  # path of a file like /proc/stat
     _marks: list[tuple[CpuMeter, float]] = field(default_factory=list)
 
     def mark(self) -> float | None:
-        """Return the fraction that others used since the last mark that is old enough; None if there is none."""
+        """Set a mark; return the fraction that other processes used since the last mark that is old enough, or None."""
         own_s = load_own_cpu_s(resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
         fractions = [meter.foreign_fraction(own_s - then_s, self.cpus) for meter, then_s in self._marks]
         known = [number for number, share in enumerate(fractions) if share is not None]
         latest = known[-1] if known else None
         if latest is not None:
-            del self._marks[:latest]  # marks before it are never needed again
+            del self._marks[:latest]  # marks before the latest one that is old enough are not needed
         meter = open_meter(self.path)
         if meter is not None:
             self._marks.append((meter, own_s))
         return fractions[latest] if latest is not None else None
 
     def forget(self) -> None:
-        """Start again: one of our processes is running, and its CPU time is not known yet."""
+        """Remove all marks: one of our processes is running, and its CPU time is not known yet."""
         self._marks.clear()
 
 
@@ -231,7 +231,7 @@ def open_meter(path: str | None = None) -> CpuMeter | None:
 
 
 class MachineWatch:
-    """Watches a benchmark from its start to its end. It is not safe for several threads."""
+    """Watches a benchmark from its start to its end; not safe for several threads."""
 
     def __init__(
         self,
@@ -243,7 +243,7 @@ class MachineWatch:
         gpus: tuple[int, ...],
         foreign_before: float | None,
     ) -> None:
-        """Watch the shell with the pid `job` of the attempt `tag`. `foreign_before`: the load of others before it."""
+        """Watch the shell `job` (a pid) of the attempt `tag`. `foreign_before`: load of other processes before it."""
         report = os.path.join(run_dir, BENCH_REPORT_FILE)
         self.tree = TreeWatch(job, lambda: load_root(report))
         self.tree.start()
@@ -253,7 +253,7 @@ class MachineWatch:
         self.meter = open_meter()
         self.began, self.own_cpu_s, self.oom_kills = time.time(), load_own_cpu_s(), processes.load_oom_kills()
         self.next_reading = 0.0
-        self.seen: dict[int, GpuState] = {}  # last states, with all foreign processes and throttling of the run
+        self.seen: dict[int, GpuState] = {}  # last state of each GPU, with all foreign processes and throttling seen
         self.peaks: TreePeaks | None = None  # read after the run has ended
 
     def tick(self, now: float) -> None:

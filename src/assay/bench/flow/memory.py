@@ -1,10 +1,10 @@
-"""How much memory the processes of a run held together: on the GPU, never counting that of other users' processes, and
-on the host.
+"""The peak memory of all processes of a run together: on the GPU, without the processes of other users, and on the
+host.
 
-The kernel keeps the peak of every process and none of a tree. One process is therefore known exactly, and several as
-well as they were looked at: a hundred times a second while the run is young, twice a second later on. What is
-reported is the largest sum of one look, so that it is never more than there was; next to it is the sum of those that
-lived together with each at its own peak.
+The kernel records the peak of each process, but not of a process tree. The peak of a single process is therefore
+exact; the peak of several processes comes from readings, a hundred per second at the beginning of a run and two per
+second later. The largest sum of one reading is reported, which is never too large, together with an upper bound: the
+largest sum of the peaks of processes that were alive together.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from assay.system.processes import ProcessStat, load_size, load_stat, load_threa
 
 @dataclass(frozen=True, slots=True)
 class GpuPeak:
-    """The most that a run's processes held on its GPUs at one moment, and the source."""
+    """The largest memory of a run's processes on its GPUs at one moment, and the source of that number."""
 
     size_bytes: int = 0
     basis: Literal["", "processes", "device"] = ""
@@ -32,14 +32,14 @@ class GpuPeak:
 
 @dataclass(slots=True)
 class GpuMemory:
-    """The GPU memory of a run's processes. If the driver reports memory by process, that of the run's processes counts.
-    If it does not (in a container it knows other pids, or none), the device's memory in use counts, less what was in
-    use at the start and by other visible processes."""
+    """The GPU memory of a run's processes, as the driver reports it for each process, or, where the driver does not (in
+    a container it knows other pids, or none), the memory of the device in use, less what was in use at the start and by
+    other visible processes."""
 
     devices: Devices
     indices: tuple[int, ...]
     peak: GpuPeak = field(default_factory=GpuPeak)
-    # before the start: the memory in use by unlisted processes, and the pids on the GPU
+    # GPU → state before the start: the memory in use by unlisted processes, and the pids on the GPU
     _before: dict[int, tuple[int, frozenset[int]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -50,14 +50,14 @@ class GpuMemory:
             self._before[index] = self._used(index) - reported, frozenset(each.pid for each in found)
 
     def look(self, tag: str | None, members: Collection[int]) -> None:
-        """Read the memory. `members` are processes that are known to be the run's; others are recognised by its tag."""
+        """Read the memory of the run's processes: those in `members`, and those that have the tag of its attempt."""
         own = beyond = 0
         pids: set[int] = set()
         for index in self.indices:
             found = self.devices.processes(index)
             unknown, there = self._before[index]
             ours = [each for each in found if each.pid in members or (tag and load_tag(each.pid) == tag.encode())]
-            # certainly not of the run: these were there before, or are other processes of this machine
+            # processes that are certainly not the run's: on the GPU before it, or other processes of this machine
             foreign = [each for each in found if each not in ours and (each.pid in there or processes.exists(each.pid))]
             own += sum(each.memory_bytes for each in ours)
             beyond += max(0, self._used(index) - max(0, unknown) - sum(each.memory_bytes for each in foreign))
@@ -79,7 +79,7 @@ class GpuMemory:
 
 FIRST_INTERVAL_S = 0.01
 LAST_INTERVAL_S = 0.5
-_SHARE_OF_AGE = 0.1  # interval relative to the run's age: the time after the last reading is at most a tenth
+_SHARE_OF_AGE = 0.1  # interval relative to the run's age: at most a tenth of a run is after its last reading
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ class TreePeaks:
 
 class TreeWatch(threading.Thread):
     """Watches one process tree in a thread: the loop that waits for the run has other tasks. `job` is the shell that we
-    started; `find_root` returns the benchmark's first process once it is known. The processes between them are ours."""
+    started, `find_root` finds the benchmark's first process; processes between those two are not the benchmark's."""
 
     def __init__(self, job: int, find_root: Callable[[], int | None]) -> None:
         super().__init__(name="assay-tree", daemon=True)
@@ -104,8 +104,8 @@ class TreeWatch(threading.Thread):
         self._job = job
         self._find_root = find_root
         self._root: int | None = None
-        self._root_start: int | None = None  # a pid may be reused after the first process has ended
-        self._known: dict[int, int] = {}  # pid → start: orphans stay members
+        self._root_start: int | None = None  # when `_root` started: its pid may be reused after its end
+        self._known: dict[int, int] = {}  # pid → start of each member of the tree; orphans stay members
         self._tops: dict[int, int] = {}  # pid → peak of each living process
         self._over = threading.Event()
 
@@ -172,7 +172,7 @@ def drop_starting_copies(stats: Iterable[ProcessStat]) -> list[ProcessStat]:
 
 
 def _measure_shells(job: int, root: int) -> int | None:
-    """Return the memory of the shells from the parent of the first process up to the job's; None if one is gone."""
+    """Return the memory of the shells from the parent of the first process up to the job's; None if one has ended."""
     total, stat = 0, load_stat(root)
     while stat is not None and stat.parent > 1:
         stat = load_stat(stat.parent)

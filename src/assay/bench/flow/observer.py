@@ -22,20 +22,20 @@ from assay.system.fast_dataclasses import dataclass, field, replace
 from assay.values.environment import Environment
 from assay.values.run import JobHandle, State, Usage
 
-ReportEnd = Callable[[BenchExecution, int, int], None]  # an execution that has just ended, its number, how many
+ReportEnd = Callable[[BenchExecution, int, int], None]  # arguments: an ended execution, its number, the total
 
 
 @dataclass(slots=True)
 class BenchObserver:
-    """The supervisor's observer for benchmarks, which wraps the usual one."""
+    """An observer for benchmarks, which wraps the supervisor's usual observer."""
 
     request: BenchRequest
     variants: Mapping[str, BenchVariant | None]
     report_end: ReportEnd
     console: Console
-    inner: Observer = field(init=False)  # from `around` on
+    inner: Observer = field(init=False)  # set by `around`
     found: dict[str, BenchExecution] = field(default_factory=dict)
-    warnings: list[str] = field(default_factory=list)  # about the measured code, once for each folder
+    warnings: list[str] = field(default_factory=list)  # warnings about the measured code, once for each folder
     _devices: Devices = field(default_factory=Devices)
     _environments: dict[str, Environment] = field(default_factory=dict)
     _live: dict[str, tuple[MachineWatch, JobHandle | None]] = field(default_factory=dict)
@@ -43,7 +43,7 @@ class BenchObserver:
     _outlook: ForeignLoad = field(default_factory=lambda: ForeignLoad(os.cpu_count() or 1))
 
     def around(self, inner: Observer) -> BenchObserver:
-        """Read what is slow to read, and measure the load of other processes, before anything runs."""
+        """Before anything runs, load the environments, which is slow, and measure the load of other processes."""
         self.inner = inner
         if self.request.farm is not None:  # a run on a farm is observed by its wrapper
             return self
@@ -52,7 +52,7 @@ class BenchObserver:
         for folder in {self._find_folder(variant) for variant in self.variants.values()}:
             self._load_environment(folder)
         load_accelerators()
-        if self.request.foreign_limit < 1:  # a limit of 1 is no limit
+        if self.request.foreign_limit < 1:  # a limit of 1 cannot be exceeded
             time.sleep(max(0.0, began + BEFORE_S - time.monotonic()))
         return self
 
@@ -60,7 +60,7 @@ class BenchObserver:
         if self.request.farm is not None:
             self.inner.started(entry)
             return
-        # the CPU time of another run of ours is not known before it has ended
+        # the CPU time of another run of ours is not known before that run has ended
         others = [other for _, other in self._live.values() if other is not None]
         is_disturbed = any(processes.is_alive(other.pid, other.start, other.boot) for other in others)
         if is_disturbed:
@@ -77,16 +77,16 @@ class BenchObserver:
 
     def tick(self, running: Sequence[Entry], now: float) -> None:
         self.inner.tick(running, now)
-        if self._is_idle and not running:  # the supervisor waits for runs of others, which do not disturb ours
+        if self._is_idle and not running:  # the supervisor waits for runs of other calls, which do not disturb ours
             self._outlook.forget()
             self._outlook.mark()
-        self._is_idle = not running  # the first time it may be between two runs
+        self._is_idle = not running  # a single idle tick may be between two runs
         for entry in running:
             if entry.dir in self._live:
                 self._live[entry.dir][0].tick(now)
 
     def usage(self, entry: Entry) -> Usage | None:
-        """Read the memory of processes that the run has left for the last time, after it has ended."""
+        """After the run has ended, read the memory of its remaining processes for the last time."""
         live, _ = self._live.get(entry.dir, (None, None))
         if live is not None and live.peaks is None:
             handle, left = entry.handle, set[int]()  # processes that are still alive
@@ -127,7 +127,7 @@ class BenchObserver:
         )
 
     def _find_folder(self, variant: BenchVariant | None) -> str:
-        """Return the folder of the measured code; a variant has its own."""
+        """Return the folder of the measured code; a variant may have its own folder."""
         return (variant.folder if variant else None) or self.request.folder or os.getcwd()
 
     def _load_environment(self, folder: str) -> Environment:

@@ -1,4 +1,4 @@
-"""Run benchmarks: one process per method and trial, each a run of the study `bench`."""
+"""Runs benchmarks: one process per method and trial, each a run of the study `bench`."""
 
 from __future__ import annotations
 
@@ -66,10 +66,10 @@ def run_benchmarks(
     again: Sequence[RunSpec] = (),
 ) -> BenchReport:
     """Run every method, trial by trial, after the executions of `again`. A child that crashes, hangs or never reports
-    is a recorded failure, and the next one still runs. Each execution is a run directory of the study `bench` with
-    `benchmark.json` in it, and is in the index when this returns."""
+    is a recorded failure, and the next child still runs. Each execution is a run directory of the study `bench` with
+    `benchmark.json` in it, and is in the index when the function returns."""
     request = replace(request, folder=os.path.abspath(request.folder or os.getcwd()))
-    if request.profile:  # stored in the record of every execution: its results are not comparable with ordinary ones
+    if request.profile:  # each execution records its profile: profiled results are not comparable with others
         _check_profile(request)
         asked = {"windows": render_windows(request.profile), "profiler": request.profiler}
         request = replace(request, extra={**request.extra, PROFILE: asked})
@@ -130,7 +130,7 @@ def run_again(execution: BenchExecution, request: BenchRequest, hooks: RunHooks,
         )
     execution_id = next(_build_ids(None))
     method = BenchMethod("", execution.method, "command" if record.spec.params.get("kind") == "command" else "method")
-    # hidden values are in our environment
+    # values that the record hides are taken from our environment
     env = tuple((key, value) for key, value in record.spec.env if HIDDEN not in value)
     spec = replace(record.spec, name=_name_run(execution_id, method), title=execution_id, env=env)
     return run_benchmarks(replace(request, folder=record.workdir, label=execution.label), hooks, report_end, (spec,))
@@ -152,14 +152,14 @@ def _find_obstacles(record: run_directory.RunRecord, execution: BenchExecution) 
 
 
 def _is_continued(request: BenchRequest) -> bool:
-    """Return whether the next call runs the rest if this one is killed. Comparisons, searches, profiles and PerfZero's
-    calls have trees or output of their own, and are not continued; runs on a farm continue there."""
+    """Return whether the next call runs the rest if this call is killed. Comparisons, searches, profiles and PerfZero's
+    calls have trees or output of their own, and are not continued; runs on a farm continue on their nodes."""
     is_own_work = any(key in request.extra for key in (PROFILE, *COMPARED))
     return not (is_own_work or request.profile or request.variants or request.output_root or request.farm)
 
 
 def _make_exclusive(farm: Farm) -> Farm:
-    """Request an exclusive node: Slurm can keep the jobs of others from it as well."""
+    """Request an exclusive node if the farm uses Slurm, so that Slurm runs no other jobs on that node."""
     flags = tuple(farm.options.get("flags") or ())
     if farm.kind != "slurm" or any(flag.partition("=")[0] == "--exclusive" for flag in flags):
         return farm
@@ -206,7 +206,7 @@ def find_py_spy() -> str | None:
 
 
 def resolve_methods(request: BenchRequest) -> tuple[BenchMethod, ...]:
-    """Replace filters by the methods that they match; one that cannot be resolved stays, and its run reports why."""
+    """Replace filters by the methods that they match; an unresolved filter stays, and its run reports the reason."""
     filters = [method.text for method in request.methods if method.is_filter]
     found = _list_matches(request, filters) if filters else {}
     methods: dict[str, BenchMethod] = {}
@@ -268,13 +268,13 @@ def _build_jobs(
 
 
 def _is_taken(request: BenchRequest, location: StudyLocation, spec: RunSpec) -> bool:
-    """Return whether an earlier call has used this id: nothing is overwritten."""
+    """Return whether the run or output of `spec` exists from an earlier call: nothing is overwritten."""
     output = os.path.join(request.output_root, spec.title or "") if request.output_root else None
     return os.path.lexists(os.path.join(location.dir, spec.name)) or (output is not None and os.path.lexists(output))
 
 
 def _build_ids(fixed: str | None) -> Iterator[str]:
-    """Build the ids. A given id is used for the first execution: trials never overwrite one another."""
+    """Yield ids of executions: `fixed` for the first one, then `fixed` with a number; without `fixed`, the time."""
     if fixed is not None:
         yield fixed
         yield from (f"{fixed}-{number}" for number in count(2))
@@ -338,7 +338,7 @@ def _render_command(request: BenchRequest, method: BenchMethod, variant: BenchVa
         # a side without an environment gets the word `env`: then both sides start a program before the command
         own = method.text if environment is None else build_side_command((method.text,), environment or "env")
         words, flags = [here, "-I", "-S", script, shlex.quote(own)], []
-        if request.profile:  # the profiler is started together with the command, by its wrapper
+        if request.profile:  # the command's wrapper starts the profiler together with the command
             words += [here, "-P", "-m", "assay", "child", "command-profile"]
             flags = _profile_flags(request, output)
     else:
@@ -358,7 +358,7 @@ def _render_command(request: BenchRequest, method: BenchMethod, variant: BenchVa
 
 
 def _python(request: BenchRequest) -> list[str]:
-    """Return our own interpreter, or another one that finds our modules at the end of its path, after its own."""
+    """Return the command of our own interpreter, or of another one with our modules at the end of its sys.path."""
     if request.python is None:
         return [sys.executable, "-m", "assay", "child", "bench"]
     source = repr(_SOURCE) if request.farm is None else f"os.environ[{ENV_SOURCE!r}]"

@@ -1,4 +1,4 @@
-"""`assay bench selftest`: compare equal code with itself, which shows the smallest effect visible on this machine."""
+"""`assay bench selftest`: compares equal code with itself, which shows the smallest effect visible on this machine."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class BenchSelftestReport:
     report: ComparisonReport  # the code is equal: a reported difference is a false alarm
     method: str
     found: Selftest
-    kept: bool  # from now on a smaller threshold is refused
+    kept: bool  # whether the result was stored: later comparisons refuse a smaller threshold
 
 
 def run_selftest(request: BenchRequest, run: Run) -> BenchSelftestReport:
@@ -53,7 +53,7 @@ def run_selftest(request: BenchRequest, run: Run) -> BenchSelftestReport:
 def check_gate(
     min_effect: float, metrics: Iterable[str], methods: Iterable[str], trials: int, root: str | None
 ) -> None:
-    """Refuse a threshold that is too small for so many trials on this machine, by the results of its last selftest."""
+    """Refuse a threshold that `trials` trials cannot show on this machine, according to its last selftest."""
     known = load_named(find_location(root).dir, Selftest)
     mine = [name for name in methods if name in known] or [WORK.name]
     asked = set(metrics)

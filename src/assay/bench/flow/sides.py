@@ -30,7 +30,7 @@ Key = tuple[str, str]  # method, metric
 
 @dataclass(frozen=True, slots=True)
 class Executions:
-    """One side and its name. `aside`: its executions that do not count for any metric."""
+    """The executions of one side. `aside`: executions that do not count for any metric."""
 
     name: str
     found: tuple[BenchExecution, ...]
@@ -44,19 +44,19 @@ class Executions:
 
     @property
     def identities(self) -> set[object]:
-        """Identities of the executions, wherever these were read from; ids of other tools may be shared."""
+        """Identities of the executions, whatever file contains them; ids of other tools need not be unique."""
         return {(e.method, e.execution_id, e.started_at, *e.numbers.items()) for e in self.found}
 
     def put_aside(self, *, everything: bool) -> Executions:
-        """Return this side without interrupted executions, and without profiled ones unless `everything` is set. Failed
-        ones stay: they are reported. Skipped ones are removed: if both sides skip there is nothing to report."""
+        """Return this side without interrupted and skipped executions, and without profiled ones unless `everything` is
+        set. Failed executions stay, since they are reported; a benchmark that both sides skip is not reported."""
         reasons = (INTERRUPTED,) if everything else (INTERRUPTED, PROFILED)
         found = tuple(e for e in self.found if _why_aside(e) not in (*reasons, SKIPPED))
         aside = tuple(e for e in self.found if _why_aside(e) in reasons)
         return replace(self, found=found, aside=(*self.aside, *aside))
 
     def count_aside(self, method: str | None = None) -> dict[str, int]:
-        """Count the executions of one method, or of all, by the reason why they do not count."""
+        """Count the executions in `aside`, of one method or of all, by the reason why they do not count."""
         return dict(Counter(_why_aside(e) for e in self.aside if method in (None, e.method)))
 
     def good(self, method: str) -> list[BenchExecution]:
@@ -76,7 +76,7 @@ class Executions:
 
 
 def choose_side(executions: Iterable[BenchExecution], name: str) -> list[BenchExecution]:
-    """Return the executions with this label; if there are none, those of the commit whose hash begins with the name."""
+    """Return the executions with the label `name`, or else those of the commit whose hash begins with `name`."""
     known = list(executions)
     by_label = [each for each in known if each.label == name]
     found = by_label or [each for each in known if each.commit and len(name) >= 4 and each.commit.startswith(name)]
@@ -98,13 +98,13 @@ def _why_aside(execution: BenchExecution) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Duel:
-    """One metric of one benchmark, in one environment if both sides have a common one."""
+    """One metric of one benchmark, in one environment if both sides have a common environment."""
 
     key: Key
     base: tuple[BenchExecution, ...]
     head: tuple[BenchExecution, ...]
-    setup: str = ""  # what distinguishes it from the other environments of this metric
-    differences: tuple[str, ...] = ()  # differences of the environments, if there is no common one
+    setup: str = ""  # what distinguishes the environment from others of this metric
+    differences: tuple[str, ...] = ()  # differences of the environments, if none is common
 
     @property
     def subject(self) -> str:
@@ -112,7 +112,7 @@ class Duel:
 
 
 def find_duels(key: Key, base: Executions, head: Executions, *, across: bool) -> list[Duel]:
-    """Find what is compared. `across`: all of base with all of head, whatever their environments."""
+    """Pair the executions to compare. `across`: compare all of base with all of head, whatever their environments."""
     ours, theirs = base.having(key), head.having(key)
     matches = () if across else match_environments(_list_environments(ours), _list_environments(theirs))
     duels = [Duel(key, _only(ours, a), _only(theirs, b), name, different) for a, b, name, different in matches]
@@ -130,7 +130,7 @@ def _only(executions: Iterable[BenchExecution], fingerprint: str) -> tuple[Bench
 def collect_samples(
     name: str, found: Sequence[BenchExecution], metric: str, *, everything: bool, in_turns: bool = False
 ) -> Samples:
-    """Collect one value for each execution; of a single execution the raw samples, which are weaker evidence."""
+    """Collect one value for each execution; from a single execution the raw samples, which are weaker evidence."""
     reasons = [() if everything else each.find_disturbance(metric, in_turns=in_turns) for each in found]
     if is_single(found, metric):
         samples = found[0].result.samples[metric]
@@ -155,7 +155,7 @@ def set_baseline(name: str, what: str, root: str | None, console: Console = SILE
     every = load_executions(location, console=console)
     good = [each for each in every if each.result.is_measured and not each.void and not each.is_compared]
     found = [each for each in good if each.label == what]
-    if not any(each.label == what for each in every):  # of a commit those without local edits, which others lack
+    if not any(each.label == what for each in every):  # a commit is represented by executions without local edits
         named = choose_side(good, what)
         try:
             named = named or choose_side(good, load_commit(find_repository(os.getcwd()), what).sha)
@@ -177,7 +177,7 @@ def set_baseline(name: str, what: str, root: str | None, console: Console = SILE
 
 
 def remove_baseline(name: str, root: str | None) -> None:
-    """Remove the name. The executions stay."""
+    """Remove the name of a baseline; its executions stay."""
     known = load_named(find_location(root).dir, Baseline)
     check_known("baseline", [name], known)
     write_named(find_location(root).dir, Baseline, {key: each for key, each in known.items() if key != name})
@@ -225,7 +225,7 @@ def describe_environments(
         yield f"{method}: no environment is common to {base.name} and {head.name}; compare them with --across-setups"
     elif duels and names == {"": ""}:
         yield f"{method}: the environment was not recorded on either side"
-    used = {id(e) for duel in duels for e in (*duel.base, *duel.head)}  # folders of others may share our ids
+    used = {id(e) for duel in duels for e in (*duel.base, *duel.head)}  # ids of executions may repeat across folders
     for side, found in zip(sides, every, strict=True):
         left = [e for e in found if id(e) not in used]
         for fingerprint in dict.fromkeys(execution.fingerprint for execution in left):
@@ -267,7 +267,7 @@ def describe_aside(side: Executions) -> Iterator[str]:
 
 
 def check_out(checkouts: Checkouts, side: str, commit: Commit) -> BenchVariant:
-    """Check out a side at this commit, always into the same folder, so that compiled parts can be reused."""
+    """Check out a commit for a side, always into the folder of the side, so that compiled parts can be reused."""
     return BenchVariant(f"{side}-{commit.short}", checkouts.enter(side, commit), commit.sha)
 
 
@@ -280,7 +280,7 @@ def commit_files(checkouts: Checkouts, request: BenchRequest) -> Commit:
 def open_question(
     checkouts: Checkouts, ends: Sequence[Commit], request: BenchRequest, asked: Mapping[str, object]
 ) -> str:
-    """Open the folder of a question about two commits: asked again, it is continued there."""
+    """Create the folder for a call about a range of commits: a repeated call continues in the same folder."""
     content = {
         "repository": checkouts.repository,
         "inside": checkouts.inside[0],
@@ -303,7 +303,7 @@ def open_question(
 def open_trees(
     request: BenchRequest, build_command: str | None, console: Console = SILENT
 ) -> AbstractContextManager[Checkouts]:
-    """Open the trees for one call at a time: two would disturb each other's results. The second one waits."""
+    """Open the trees for one call at a time: a second call would disturb the results of the first one, and waits."""
     folder = os.path.abspath(request.folder or os.getcwd())
     meta = os.path.join(find_location(request.root).dir, layout.STUDY_META_DIR)
     text = "waiting for another comparison or search, running in"

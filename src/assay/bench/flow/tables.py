@@ -1,4 +1,4 @@
-"""`assay bench table`: environments side by side."""
+"""`assay bench table`: compares environments side by side."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def build_table(
     metrics: Sequence[str] | None,
     everything: bool = False,
 ) -> EnvironmentTable:
-    """Build a table. Benchmarks are never mixed: if METHOD does not name a single one, each has rows of its own."""
+    """Build a table. Benchmarks are never mixed: if `method` matches several, each benchmark has its own rows."""
     keys = _check_keys(by, executions)
     measured = [e for e in executions if e.result.is_measured] or executions
     reported = list(dict.fromkeys(name for execution in measured for name in execution.numbers))
@@ -95,12 +95,12 @@ def build_table(
 
 
 def describe_left_out(left_out: Mapping[str, int]) -> str:
-    """Describe what was left out, as in `8 failed, 2 contaminated`."""
+    """Describe executions that were left out: `8 failed, 2 contaminated`."""
     return ", ".join(f"{count} {reason}" for reason, count in left_out.items())
 
 
 def describe_table(table: EnvironmentTable, *, hint: str = "--all") -> str:
-    """Describe what does not count: `left out: 8 failed, 2 contaminated (for wall_time: in brackets where …)`."""
+    """Describe executions that do not count: `left out: 8 failed, 2 contaminated (for wall_time: in brackets …)`."""
     if not table.left_out:
         return ""
     words = f"left out: {describe_left_out(table.left_out)}"
@@ -115,7 +115,7 @@ _Shown = tuple[BenchExecution, Mapping[str, str | None]]  # an execution, and me
 
 def _build_rows(good: Sequence[_Shown], keys: Sequence[str], names: Sequence[str]) -> list[TableRow]:
     groups = group_by(good, lambda shown: tuple(value_of(shown[0], key) for key in keys))
-    first_seen: dict[str, float] = {}  # commits are sorted by the time of their first execution, the rest by name
+    first_seen: dict[str, float] = {}  # commits are sorted by the time of their first execution, other keys by name
     for execution, _ in good:
         commit, at = value_of(execution, "commit"), execution.at or 0.0
         first_seen[commit] = min(at, first_seen.get(commit, at))
@@ -135,7 +135,7 @@ def _build_rows(good: Sequence[_Shown], keys: Sequence[str], names: Sequence[str
 
 
 def _collect(shown: Sequence[_Shown], name: str, reasons: Sequence[str | None]) -> tuple[float, ...]:
-    """Collect the metric's values whose reason not to count is one of these; None: they count."""
+    """Collect the values of a metric whose reason not to count is one of `reasons`; None means values that count."""
     found = (execution.numbers[name] for execution, doubts in shown if name in doubts and doubts[name] in reasons)
     return tuple(filter(math.isfinite, found))
 

@@ -1,1 +1,1 @@
-"""Other tools' result files as executions."""
+"""Loads the result files of other tools as executions."""

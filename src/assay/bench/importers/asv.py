@@ -1,4 +1,4 @@
-"""asv's results: `results/MACHINE/COMMIT-ENVIRONMENT.json`, with machine.json and benchmarks.json."""
+"""Imports asv's results: `results/MACHINE/COMMIT-ENVIRONMENT.json`, with machine.json and benchmarks.json."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def is_benchmark_list(content: Mapping[str, Any]) -> bool:
 
 
 def parse_asv(sample: Sample) -> Iterator[BenchExecution | str]:
-    """Parse asv's results, of version 2 (columns) or 1 (values or objects): `null` failed, NaN was skipped."""
+    """Parse asv's results in format 2 (columns) or 1 (values or objects): `null` is a failure, NaN was skipped."""
     file, path = ForeignFields(sample.content), sample.path
     columns = [str(column) for column in file.items("result_columns")]
     facts = load_neighbour(path, "machine.json", is_machine)
@@ -53,7 +53,7 @@ def parse_asv(sample: Sample) -> Iterator[BenchExecution | str]:
 
 
 def load_neighbour(path: str, name: str, is_right: Any) -> Mapping[str, Any]:
-    """Load a file in the same folder or the one above; empty if there is none that can be read."""
+    """Load the file `name` from the folder of `path` or the folder above; empty if neither has a valid one."""
     folder = os.path.dirname(os.path.abspath(path))
     for candidate in (os.path.join(folder, name), os.path.join(os.path.dirname(folder), name)):
         try:
@@ -67,7 +67,7 @@ def load_neighbour(path: str, name: str, is_right: Any) -> Mapping[str, Any]:
 
 @lru_cache(maxsize=4)
 def _load_object(path: str, _changed_ns: int) -> Mapping[str, Any]:
-    """Load a file, cached: hundreds of results share one file."""
+    """Load a JSON object from a file; the object is cached, since hundreds of results share one file."""
     content = parse_json(read_text(path, "strict"))
     return content if isinstance(content, dict) else {}
 
@@ -113,11 +113,11 @@ def _parse_results(
 
 
 def _name_metric(name: str, kind: str) -> str:
-    """Return the metric's name by benchmarks.json; without it by the prefix of the benchmark's name, as asv does."""
+    """Return the metric's name by the kind in benchmarks.json, or else by the prefix of the name, as asv does."""
     own = name.rpartition(".")[2]
     match = re.match(r"(time|peakmem|mem|track)", own, re.IGNORECASE)
     begin = match[1].lower() if match else ""
     word = {"timeraw": "time", "memory": "mem", "peakmemory": "peakmem"}.get(kind, kind) or begin
-    if word == "track":  # the name of what it tracks shows its direction
+    if word == "track":  # the name of the tracked value shows which direction is better
         return own if own.startswith(ASV_TRACKED) else f"{ASV_TRACKED}{own}"
     return {"time": WALL_TIME, "peakmem": "peak_memory", "mem": "memory"}.get(word, "value")

@@ -1,5 +1,5 @@
-"""Results of other benchmark tools: PerfZero, asv, pytest-benchmark, google-benchmark, MLPerf logs; which one wrote a
-file.
+"""Imports results of other benchmark tools (PerfZero, asv, pytest-benchmark, google-benchmark, MLPerf logs), and finds
+out which tool wrote a file.
 
 Every result becomes an execution like our own: method, metrics, raw samples, commit, time and environment. What a tool
 recorded as a failure is a failed execution.
@@ -32,7 +32,7 @@ from assay.record.importers.sample import Sample
 from assay.system.fast_dataclasses import replace
 from assay.values.run import build_command
 
-Foreign = tuple[tuple[BenchExecution, ...], tuple[str, ...]]  # of a file, and notes on content that is not a result
+Foreign = tuple[tuple[BenchExecution, ...], tuple[str, ...]]  # executions; notes on other content
 _HALVES = re.compile("[\ud800-\udfff]")
 _LINE = re.compile(r":::ML(?:LOG|Log|log|Pv\S*)\s+(\{.*\})")
 
@@ -46,7 +46,7 @@ def load_foreign(path: str) -> list[BenchExecution]:
 
 
 def load_foreign_file(path: str) -> Foreign:
-    """Load a file of any known tool, all of it or nothing. Raises UsageError with the problem and its position."""
+    """Load a complete file of any known tool. Raises UsageError with the first problem in the file and its position."""
     text = _load_text(path)
     try:
         found = list(parse_foreign(text, path))
@@ -78,7 +78,7 @@ def _refuse(path: str, why: str) -> UsageError:
 
 
 def _find_other_command(path: str) -> str | None:
-    """Return a hint with the command that imports this file, if it is a file of runs."""
+    """Return a hint with the command that imports a file of runs; None for other files."""
     importer = choose_importer(Sample(path), ["runs", "folders"])
     if importer is None:
         return None
@@ -122,7 +122,7 @@ is_pytest_benchmark = methodcaller("has_keys", "machine_info", "benchmarks")
 
 
 def parse_mlperf(sample: Sample) -> Iterator[BenchExecution]:
-    """Parse the time from run_start to run_stop, and every number that was logged."""
+    """Parse :::MLLOG lines: the time from run_start to run_stop, and every logged number."""
     entries = []
     for number, match in enumerate(_LINE.finditer(sample.text), 1):
         try:
@@ -163,7 +163,7 @@ def parse_mlperf(sample: Sample) -> Iterator[BenchExecution]:
 def parse_pytest(sample: Sample) -> Iterator[BenchExecution]:
     file = ForeignFields(sample.content)
     machine = file.part("machine_info")
-    is_object = isinstance(machine.values.get("cpu"), dict)  # since version 3.2; a string before
+    is_object = isinstance(machine.values.get("cpu"), dict)  # an object since version 3.2, a string before
     cpu = machine.part("cpu") if is_object else ForeignFields({"brand": machine.text("cpu")})
     model, python = cpu.text("brand_raw") or cpu.text("brand"), machine.text("python_version").split(".")[:2]
     setup = {"cpu_model": model, "cpus": cpu.text("count"), "python": ".".join(python)}
@@ -199,8 +199,8 @@ def parse_pytest(sample: Sample) -> Iterator[BenchExecution]:
 _UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
 _CENTRES = ("median", "mean")  # the aggregates that may represent all repetitions, the preferred one first
 _SPREADS = ("stddev", "cv")
-_OLD_AGGREGATE = re.compile(r"(.+)_(mean|median|stddev|cv)")  # in files without `run_type`
-_OWN_KEYS = frozenset(  # every other number is a counter
+_OLD_AGGREGATE = re.compile(r"(.+)_(mean|median|stddev|cv)")  # names of aggregates in files without `run_type`
+_OWN_KEYS = frozenset(  # keys of google-benchmark itself; every other number is a counter
     (
         *("name", "run_name", "run_type", "family_index", "per_family_instance_index", "label", "threads"),
         *("repetitions", "repetition_index", "iterations", "aggregate_name", "aggregate_unit"),
@@ -211,7 +211,7 @@ _OWN_KEYS = frozenset(  # every other number is a counter
 
 
 def parse_google(sample: Sample) -> Iterator[BenchExecution | str]:
-    """Parse google-benchmark's JSON: repetitions are samples of one execution; else the median or mean is used."""
+    """Parse google-benchmark's JSON: repetitions are samples of one execution; without them an aggregate is used."""
     file = ForeignFields(sample.content)
     context = file.part("context")
     setup = {
@@ -223,7 +223,7 @@ def parse_google(sample: Sample) -> Iterator[BenchExecution | str]:
     at = parse_moment(context, "date")
     rows = list(file.parts("benchmarks", "benchmark"))
     names = {row.text("name") for row in rows if "run_type" not in row}
-    groups: dict[str, tuple[list[ForeignFields], dict[str, ForeignFields]]] = {}  # of each benchmark all rows
+    groups: dict[str, tuple[list[ForeignFields], dict[str, ForeignFields]]] = {}  # benchmark → rows
     for row in rows:
         name, aggregate = _parse_name(row, names)
         runs, aggregates = groups.setdefault(name, ([], {}))
@@ -247,8 +247,8 @@ def parse_google(sample: Sample) -> Iterator[BenchExecution | str]:
 
 
 def _parse_name(row: ForeignFields, names: set[str]) -> tuple[str, str | None]:
-    """Return the benchmark's name, and which aggregate a row is. In old files only the name shows that: mean and stddev
-    must both exist, since the name of a benchmark may end like that itself."""
+    """Return the benchmark's name, and which aggregate a row is. In old files only the name shows the aggregate: mean
+    and stddev must both exist, since a benchmark's own name may end with such a word."""
     name = row.need_text("name")
     kind = row.text("run_type")
     if kind == "aggregate":
@@ -269,7 +269,7 @@ def _build_of_runs(name: str, good: Sequence[ForeignFields]) -> BenchResult:
         for key, number in numbers:
             if number is not None:
                 counters.setdefault(key, []).append(number)
-    label = next((row.text("label") for row in good if row.text("label")), "")  # set by SetLabel
+    label = next((row.text("label") for row in good if row.text("label")), "")  # the text that SetLabel sets
     return build_result(
         name,
         {key: median(values) for key, values in sorted(counters.items())},
@@ -282,7 +282,7 @@ def _build_of_runs(name: str, good: Sequence[ForeignFields]) -> BenchResult:
 
 
 def _build_of_aggregates(name: str, rows: Mapping[str, ForeignFields], centre: str) -> BenchResult:
-    """Build a result of aggregates. The repetitions' spread is stored as a string: it has no history of its own."""
+    """Build a result of aggregates. The spread of the repetitions is stored as a string, so that it has no history."""
     row, found = rows[centre], _build_of_runs(name, [rows[centre]])
     extras = {"aggregate": centre, "repetitions": row.text("repetitions") or row.text("iterations")}
     if "stddev" in rows:

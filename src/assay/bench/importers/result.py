@@ -1,4 +1,4 @@
-"""One result of another tool's file, its fields, and the execution that is built from it."""
+"""One result in a file of another tool: its fields, and the execution that is built from a result."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def build_imported(
     execution_id: str | None = None,
     **recorded: Any,
 ) -> BenchExecution:
-    """Build an execution of another tool. `result` is as that tool reports it; findings about it are added here.
+    """Build an execution of another tool. `result` is as that tool reports it, without findings, which are added here.
 
-    `failure`: there is no result, since it raised, crashed, or never reported. `faults`: there is a result, and it is
-    not valid. `recorded`: further fields of the execution.
+    `failure`: why there is no result: the benchmark raised, crashed, or never reported. `faults`: why the result is not
+    valid. `recorded`: further fields of the execution.
     """
     standard = {WALL_TIME: result.wall_time, CPU_TIME: result.cpu_time, THROUGHPUT: result.throughput}
     numbers = {metric.name: metric.value for metric in result.metrics}
@@ -71,7 +71,7 @@ def build_result(method: str, numbers: Mapping[str, float], bounds: Bounds | Non
 
 
 def _build_id(execution: BenchExecution, setup: Mapping[str, str], failure: str | None) -> str:
-    """Build the id from the result: importing a file twice adds nothing. Another machine gets another id."""
+    """Build the id from the result and the machine, so that importing a file twice adds nothing."""
     at, numbers = execution.started_at, {metric.name: metric.value for metric in execution.result.metrics}
     what = [execution.source, execution.method, at, execution.commit, execution.trial, numbers]
     where = [execution.result.wall_time, execution.machine.host, sorted(setup.items()), failure]
@@ -113,7 +113,7 @@ def parse_number(value: Any) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class ForeignFields:
-    """An object in a file of another tool. A field that is `null` is missing."""
+    """An object in a file of another tool. A field that is `null` counts as missing."""
 
     values: Mapping[str, Any]
     where: str = ""  # `benchmark 'BM_x/8'`; "" for the file itself
@@ -132,7 +132,7 @@ class ForeignFields:
         return found if found is not None else self._miss(key)
 
     def finite(self, key: str) -> float | None:
-        """Return a number that must be finite: a time of day, a count."""
+        """Return a number that must be finite, such as a date or a count; None if it is missing."""
         found = self.number(key)
         return found if found is None or math.isfinite(found) else self._refuse(key, "not a number")
 
@@ -140,7 +140,7 @@ class ForeignFields:
         return int(self.finite(key) or 0)
 
     def text(self, key: str) -> str:
-        """Return a field as text, numbers too: tools differ in the type of a processor count. "" if it is missing."""
+        """Return a string or number as text, since tools differ in the type of a processor count; "" if missing."""
         value = self.values.get(key)
         if isinstance(value, (dict, list)):
             self._refuse(key, "not a string")
@@ -170,7 +170,7 @@ class ForeignFields:
         return good
 
     def parts(self, key: str, what: str) -> Iterator[ForeignFields]:
-        """Yield the objects of a list; messages call each by its own name, if it has one."""
+        """Yield the objects of a list; error messages contain an object's name, if it has one."""
         for number, value in enumerate(self.items(key), 1):
             position = f"{self.where} {what} {number}".strip()
             if not isinstance(value, dict):
@@ -196,7 +196,7 @@ def _show(value: Any) -> str:
 
 
 def parse_moment(fields: ForeignFields, key: str) -> float | None:
-    """Parse a date and time in ISO 8601, without a zone as UTC. Return None if there is none."""
+    """Parse a date and time in ISO 8601, which is UTC without a zone. Return None if the field is missing."""
     text = fields.text(key)
     if not text:
         return None

@@ -1,1 +1,1 @@
-"""Judging times: trials, comparisons, histories. Pure functions."""
+"""Pure functions that judge times: trials, comparisons and histories."""

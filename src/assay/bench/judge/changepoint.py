@@ -1,19 +1,19 @@
-"""Where the level of a history changed and stayed.
+"""Finds where the level of a history changed and stayed changed.
 
-Two stages. First an RBF kernel over-segments the series, in overlapping stretches that are each scaled by their own
-noise: a bounded kernel is robust against rare outliers and several modes, and a quiet month is not scaled by a noisy
-one. Then the weakest cuts are removed one by one until every remaining cut is a clear step: at least about as high as
-the sigma of the points around it, and significant. The threshold depends on the series: the longer it is, the more
-often chance produces a step somewhere. With autocorrelation the effective sample size is smaller, and the jump itself
-is evidence too.
+In the first stage of the search an RBF kernel over-segments the series, in overlapping stretches that are each scaled
+by their own noise: a bounded kernel is robust against rare outliers and several modes, and a quiet month is not scaled
+by a noisy one. In the second stage the weakest cuts are removed one by one until every cut is a clear step: at least
+about as high as the sigma of the points around it, and significant. The threshold for a step grows with the length of
+the series: in a longer series chance more often produces a step somewhere. With autocorrelation the effective sample
+size is smaller, but the jump between neighbouring points is evidence too.
 
-In a young series neither autocorrelation nor sigma can be estimated well, and a tenth of its points may be outliers. It
-has a search of its own: every segmentation is tried by the likelihood of Student's t, and a step must gain more than
-chance does in 2% of series of that length in noise with some autocorrelation (`find_young_cuts`).
+In a young series neither autocorrelation nor sigma can be estimated well, and a tenth of the points may be outliers. A
+young series is searched by trying every segmentation with the likelihood of Student's t; a step must gain more than
+chance does in 2% of series of equal length in noise with some autocorrelation (`find_young_cuts`).
 
-Where the level does not drift between steps, the noise has the same density everywhere, and that density can be
-estimated (`noise.py`). Then a step is one that makes the points around it much more likely than no step would, and
-it is moved to the most likely index. On most real machines the level does drift.
+Where the level does not drift between steps, the noise has one density everywhere, which can be estimated (`noise.py`).
+By that density a step must make the points around it much more likely, and is moved to its most likely index. On most
+real machines the level does drift.
 
 `docs/explanation/change-points.md` gives the reasons and the measured error rates.
 """
@@ -46,20 +46,20 @@ from assay.judge.statistics import Array, np, t_quantile
 from assay.system.fast_dataclasses import dataclass, replace
 
 SHORTEST_PIECE = 3
-YOUNG = 120  # points; a shorter series is a young one
-ASSUMED_AUTOCORRELATION = 0.4  # of a young series, which has too few points to estimate it
+YOUNG = 120  # points; a shorter series is young
+ASSUMED_AUTOCORRELATION = 0.4  # assumed in a young series, which has too few points for an estimate
 YOUNG_PENALTY = 4.0  # penalty of a candidate cut
 YOUNG_BOUNDS = {6: 7.6, 8: 8.6, 12: 9.8, 16: 10.3, 24: 10.3, 36: 11.0, 60: 12.6, 120: 14.0}  # points → least gain
-MANY = 20  # from so many points on autocorrelation is estimated, and three outliers in a row occur by chance
-FALSE_ALARM_RATE = 0.008  # of Student's test, which is used with fewer than MANY points
+MANY = 20  # from 20 points on autocorrelation is estimated, and three outliers in a row occur by chance
+FALSE_ALARM_RATE = 0.008  # the rate for Student's test, which is used with fewer than MANY points
 RESIDUAL_ERROR = 1.1  # divided by sqrt(n): standard error of an estimated autocorrelation
-USUAL_JUMP = 3.0  # what a jump gains by chance in autocorrelated noise
-SHARPNESS = 1.5  # raises a bound in one of many pieces: times the log of their number
-TAIL_PROBABILITY = 0.025  # of the reported interval, on either side
+USUAL_JUMP = 3.0  # gain of a jump that occurs by chance in autocorrelated noise
+SHARPNESS = 1.5  # times the log of the number of pieces: raises the bound in each piece
+TAIL_PROBABILITY = 0.025  # probability outside the reported interval, on either side
 QUIETEST = 0.2  # least sigma of a stretch, in units of the whole series' sigma
 LONGEST_WINDOW = 100
 LEVEL_VARIANCE_RATIO = 1.19  # the variance of an interquartile mean over that of a mean, in normal noise
-MAD_EFFICIENCY = 0.4  # relative to the degrees of freedom of a standard deviation
+MAD_EFFICIENCY = 0.4  # degrees of freedom of a MAD relative to those of a standard deviation
 SIGNIFICANT_CORRELATION = 1.0  # times 1 / sqrt(n): a smaller residual autocorrelation counts as 0
 LEVEL_BIAS = 4.0  # divided by n: bias of an estimated autocorrelation, since the levels were fitted
 
@@ -70,23 +70,23 @@ class Window:
 
     points: int
     z: float
-    effect: float  # in units of sigma
+    effect: float  # least height of a step, in units of sigma
 
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """The parameters of the method. All but the last two were tuned on annotated histories; `drift_threshold` was
+    """The parameters of the search. All but the last two were tuned on annotated histories; `drift_threshold` was
     measured in pure noise, `step_penalty` follows from theory (benchmarks/changepoint.py)."""
 
-    gamma: float = 0.15  # of the kernel, on values scaled by sigma
-    penalty: float = 0.45  # of a cut, times ln n
+    gamma: float = 0.15  # the kernel's gamma, for values scaled by sigma
+    penalty: float = 0.45  # penalty of a cut, times ln n
     stretch: int = 400  # points that are cut together
     near: Window = Window(20, 3.0, 1.0)
-    far: Window = Window(60, 5.0, 0.5)  # small steps that persist
+    far: Window = Window(60, 5.0, 0.5)  # finds small steps that persist
     floor: float = 0.5  # added to a window's own sigma, in units of the whole series' sigma
     least_autocorrelation: float = LEAST_AUTOCORRELATION
     drift_threshold: float = 5.0  # divided by sqrt(n): how far the drift ratio may exceed 1
-    step_penalty: float = 1.5  # times ln n: 0.5 for its level and 1 for its index, as in Schwarz's criterion
+    step_penalty: float = 1.5  # times ln n: 0.5 for a step's level and 1 for its index, as in Schwarz's criterion
 
 
 DEFAULT = Tuning()
@@ -105,7 +105,7 @@ def find_change_points(values: Sequence[float | None], tuning: Tuning = DEFAULT)
     settled = measure_autocorrelation_again(signal, cuts, tuning.least_autocorrelation)
     if settled is not signal:
         candidates = find_candidates(settled, tuning)
-        # a larger autocorrelation gives levels less weight and the jump more; either may show a step
+        # a larger autocorrelation gives less weight to levels and more to the jump; either may show a step
         both = (partial(weigh_cut, signal, tuning), partial(weigh_cut, settled, tuning))
         cuts = prune_cuts(settled, candidates, lambda *around: max(weigh(*around) for weigh in both))
     if not level_drifts(settled, cuts, tuning):
@@ -117,7 +117,7 @@ def find_change_points(values: Sequence[float | None], tuning: Tuning = DEFAULT)
 
 
 def level_drifts(signal: Signal, cuts: Sequence[int], tuning: Tuning = DEFAULT) -> bool:
-    """Return whether the level drifts between its steps; few in a thousand series of pure noise seem to drift."""
+    """Return whether the level drifts between steps; a few in a thousand series of pure noise seem to drift."""
     return measure_level_drift(signal.x, cuts) >= 1 + tuning.drift_threshold / math.sqrt(len(signal.x))
 
 
@@ -125,7 +125,7 @@ def level_drifts(signal: Signal, cuts: Sequence[int], tuning: Tuning = DEFAULT) 
 
 
 def find_candidates(signal: Signal, tuning: Tuning) -> list[int]:
-    """Return the cuts of all stretches; where two stretches overlap, those of the one whose middle is nearer."""
+    """Return the cuts of all stretches; where two stretches overlap, the cuts of the stretch whose middle is nearer."""
     n, length = len(signal.x), tuning.stretch
     penalty = tuning.penalty * math.log(n)
     if n <= length:
@@ -164,9 +164,9 @@ def _separate(cuts: Iterable[int], n: int) -> list[int]:
 
 
 def prune_cuts(signal: Signal, cuts: Sequence[int], weigh: Callable[[int, int, int], float]) -> list[int]:
-    """Remove the weakest cut, weigh its neighbours again, and repeat until each is strong enough.
+    """Remove the weakest cut, compute the strengths of its neighbours again, and repeat until each is strong enough.
 
-    `weigh(previous, cut, next)` is the strength of a cut between its neighbours; below 1 it is too weak.
+    `weigh(previous, cut, next)` returns the strength of a cut between its neighbours; below 1 the cut is too weak.
     """
     edges = [0, *cuts, len(signal.x)]
     strengths = [weigh(*edges[index : index + 3]) for index in range(len(cuts))]
@@ -190,7 +190,7 @@ def weigh_cut(signal: Signal, tuning: Tuning, start: int, cut: int, stop: int) -
 
 
 def weigh_likelihood(signal: Signal, density: Array, tuning: Tuning, start: int, cut: int, stop: int) -> float:
-    """Return the log-likelihood gain of a step over its penalty, which grows with the variance inflation."""
+    """Return the ratio of a step's log-likelihood gain to its penalty, which grows with the variance inflation."""
     gains, first = _find_gains(signal, start, cut, stop, density, tuning.far.points)
     penalty = tuning.step_penalty * math.log(len(signal.x)) * find_variance_inflation(signal.autocorrelation)
     return float(gains[cut - first]) / penalty
@@ -203,7 +203,7 @@ def weigh_interval(signal: Signal, tuning: Tuning, start: int, cut: int, stop: i
 
 
 def move_cuts(signal: Signal, cuts: Sequence[int], density: Array, tuning: Tuning = DEFAULT) -> list[int]:
-    """Move every cut to its most likely index: the kernel reacts to a change of modes where there is no step."""
+    """Move every cut to its most likely index: the kernel may have cut at a change of modes that is not a step."""
     edges = [0, *cuts, len(signal.x)]
     for index in range(1, len(edges) - 1):
         start, cut, stop = edges[index - 1 : index + 2]
@@ -224,7 +224,7 @@ def _find_gains(signal: Signal, start: int, cut: int, stop: int, density: Array,
 
 
 def find_young_cuts(signal: Signal, tuning: Tuning) -> list[int]:
-    """Find steps that are significant by Student's t. So few points allow every segmentation to be tried."""
+    """Find steps that are significant by Student's t. A young series is so short that every segmentation is tried."""
     cuts = prune_cuts(signal, find_young_candidates(signal.x), partial(weigh_young, signal))
     cuts = prune_cuts(signal, move_young_cuts(signal, cuts), partial(weigh_young, signal))
     return prune_cuts(signal, cuts, partial(weigh_interval, signal, tuning))
@@ -272,8 +272,8 @@ def move_young_cuts(signal: Signal, cuts: Sequence[int]) -> list[int]:
 
 
 def weigh_young(signal: Signal, start: int, cut: int, stop: int) -> float:
-    """Return the gain of a step over the largest gain that noise with the assumed autocorrelation reaches by chance at
-    any index; a larger residual autocorrelation lowers the gain. With few points Student's test is used too."""
+    """Return the ratio of a step's gain to the largest gain that noise with the assumed autocorrelation reaches at any
+    index by chance; a larger residual autocorrelation lowers the gain. With few points Student's test is used too."""
     x, at = signal.x[start:stop], cut - start
     needed = find_young_bound(len(x)) + SHARPNESS * math.log(len(signal.x) / len(x))
     gain = float(measure_student_gains(x)[at])
@@ -284,7 +284,7 @@ def weigh_young(signal: Signal, start: int, cut: int, stop: int) -> float:
 
 def _allow_for_autocorrelation(gain: float, left: Array, right: Array) -> float:
     """Adjust a gain. With more autocorrelation than assumed the levels are weaker evidence, but a jump between three
-    points and the three before them is stronger evidence, since such noise does not jump."""
+    points and the three before them is stronger evidence, since autocorrelated noise does not jump."""
     parts = [part - find_middle(part) for part in (left, right)]
     inflation = find_excess_inflation(measure_residual_autocorrelation(parts))
     sigma = MAD_TO_SIGMA * find_middle(np.abs(np.concatenate(parts)))
@@ -295,7 +295,7 @@ def _allow_for_autocorrelation(gain: float, left: Array, right: Array) -> float:
 
 
 def _weigh_exact(left: Array, right: Array, points: int) -> float:
-    """Test two levels without any noise by permutations of these values. Return 0 if there is noise."""
+    """Test two levels without any noise by permutations of their values. Return 0 if there is noise."""
     if left.min() < left.max() or right.min() < right.max():
         return 0.0
     count = len(left) + len(right)
@@ -304,7 +304,7 @@ def _weigh_exact(left: Array, right: Array, points: int) -> float:
 
 
 def _weigh_few(left: Array, right: Array, points: int) -> float:
-    """Return Student's t over its critical value, corrected for the number of possible cuts."""
+    """Return the ratio of Student's t to its critical value, corrected for the number of possible cuts."""
     squares = float(left.var()) * len(left) + float(right.var()) * len(right)
     degrees_of_freedom = len(left) + len(right) - 2
     variance = squares / degrees_of_freedom * (1 / len(left) + 1 / len(right))
@@ -315,12 +315,12 @@ def _weigh_few(left: Array, right: Array, points: int) -> float:
 
 
 def find_young_bound(points: int) -> float:
-    """Return the 98% quantile of the largest gain in noise of so many points, as simulated by `report_young_bounds`."""
+    """Return the 98% quantile of the largest gain in `points` points of noise, simulated by `report_young_bounds`."""
     return float(np.interp(math.log(points), [math.log(n) for n in YOUNG_BOUNDS], list(YOUNG_BOUNDS.values())))
 
 
 def find_excess_inflation(autocorrelation: float) -> float:
-    """Return the variance inflation, in units of that of a young series."""
+    """Return the variance inflation, relative to the inflation that is assumed in a young series."""
     return find_variance_inflation(autocorrelation) / find_variance_inflation(ASSUMED_AUTOCORRELATION)
 
 
@@ -334,7 +334,7 @@ def measure_residual_autocorrelation(parts: Sequence[Array]) -> float:
 
 
 def _correlate(parts: Sequence[Array], bound: float) -> float | None:
-    """Return the lag-1 autocorrelation of residuals that are clipped at this bound; None if all are 0."""
+    """Return the lag-1 autocorrelation of residuals that are clipped at `bound`; None if all are 0."""
     clipped = [np.clip(part, -bound, bound) for part in parts]
     squares = sum(float((part**2).sum()) for part in clipped)
     return sum(float((part[1:] * part[:-1]).sum()) for part in clipped) / squares if squares else None
@@ -349,10 +349,10 @@ class Sides:
 
     before: float
     after: float
-    sigma: float  # of the residuals
-    left: int  # points used
+    sigma: float  # sigma of the residuals
+    left: int  # number of points used on the left
     right: int
-    effective_sample_size: float  # of the difference: 1 / (1 / left + 1 / right) for independent points
+    effective_sample_size: float  # size for the difference: 1 / (1 / left + 1 / right) for independent points
     autocorrelation: float
 
     @property
@@ -392,8 +392,8 @@ def measure_sides(signal: Signal, start: int, cut: int, stop: int, points: int) 
 def measure_step(signal: Signal, cut: int, sides: Sides, floor: float) -> tuple[float, float]:
     """Return the height of the step in units of sigma, and its z. Both are 0 if levels and jump contradict each other.
 
-    With autocorrelation r each point has the weight (1 - r)² of an independent one, and the first point after the step
-    has the rest of one, since the noise could not have moved so far at once.
+    With autocorrelation r each point has (1 - r)² of the weight of an independent point, and the first point after the
+    step has the rest of that weight as well, since the noise could not have moved so far at once.
     """
     r = signal.autocorrelation
     jump = float(signal.x[cut]) - r * float(signal.x[cut - 1]) - (1 - r) * sides.before
@@ -413,7 +413,7 @@ def find_middle(values: Array) -> float:
     return float(ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2)
 
 
-# ---------------------------------------------------------------- in the units of the metric
+# ---------------------------------------------------------------- steps in the units of the metric
 
 
 def describe_cuts(signal: Signal, cuts: Sequence[int], tuning: Tuning) -> tuple[LevelStep, ...]:
@@ -428,7 +428,7 @@ def settle_sides(signal: Signal, sides: Sides, cut: int) -> Sides:
     """Return the sides with the autocorrelation of the residuals about the two levels.
 
     The search uses an upper estimate of the autocorrelation, since too low a value raises false alarms. In a short
-    series that estimate is mostly its own error, and would make the interval several times too wide.
+    series an upper estimate is mostly its own error, and would make the interval several times too wide.
     """
     left = signal.x[cut - sides.left : cut] - sides.before
     right = signal.x[cut : cut + sides.right] - sides.after

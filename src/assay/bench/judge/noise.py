@@ -2,8 +2,8 @@
 
 Levels and sigma describe noise with two modes badly: a piece in which one mode happens to be rarer looks like a step,
 and a step is located where the modes happen to change. Once the cuts are roughly known, the residuals of all points are
-a sample of the noise, and its density gives the likelihood of each point on either level, whatever shape the noise has.
-It is one density for the whole series, so this holds only where the noise is the same everywhere
+a sample of the noise, whose density gives the likelihood of each point on either level, whatever shape the noise has.
+One density is estimated for the whole series, so it is valid only where the noise is equal everywhere
 (`measure_level_drift`).
 """
 
@@ -17,24 +17,24 @@ from assay.bench.values.comparison import LevelStep
 from assay.judge.statistics import Array, np
 from assay.system.fast_dataclasses import dataclass, replace
 
-SHORTEST_SERIES = 6  # finite values; fewer show no change point
-LEAST_AUTOCORRELATION = 0.2  # a smaller one counts as 0
+SHORTEST_SERIES = 6  # finite values; a series with fewer has no change point
+LEAST_AUTOCORRELATION = 0.2  # a smaller autocorrelation counts as 0
 MOST_AUTOCORRELATION = 0.96
 AUTOCORRELATION_ERROR = 2.0  # divided by sqrt(n): an upper estimate of the autocorrelation's standard error
-LARGEST_LOG = 700.0  # beyond, exp overflows
-USUAL_LENGTH = 1000  # points; the z of a window is meant for a series of that length
+LARGEST_LOG = 700.0  # exp of a larger value overflows
+USUAL_LENGTH = 1000  # points; the z of a window is the threshold for a series of this length
 MAD_TO_SIGMA = 1.4826
-BLOCK = 8  # points of which a drifting level is estimated
+BLOCK = 8  # points from which a drifting level is estimated
 FEWEST_BLOCKS = 8
 DEALS = 3  # random permutations that give blocks without drift
 BIN = 0.05  # width of a bin, in units of sigma
-REACH = 20.0  # residuals beyond this are treated alike
-BEND = 2.0  # at this distance the kernel is 1.4 times as wide as at the level
-SMOOTHING = 0.9  # Silverman's, times the spread, divided by the fifth root of n
-QUARTILES_TO_SIGMA = 1.349  # their distance in normal noise
+REACH = 20.0  # in units of sigma: all larger residuals are treated alike
+BEND = 2.0  # distance from the level, in units of sigma, at which the kernel is 1.4 times as wide
+SMOOTHING = 0.9  # Silverman's factor, times the spread, divided by the fifth root of n
+QUARTILES_TO_SIGMA = 1.349  # distance of the quartiles in normal noise
 CONTAMINATION = 0.02  # fraction of points that may have any value: a single outlier must not decide
 LEVELS = 13  # levels that are tried around the estimated one
-MARGIN = 1.0  # distance of the outermost ones from it, in units of sigma
+MARGIN = 1.0  # distance of the outermost tried levels from the estimated one, in units of sigma
 
 
 def split_pieces(x: Array, cuts: Sequence[int]) -> list[Array]:
@@ -58,8 +58,8 @@ class Signal:
     x: Array
     indices: Array  # positions of the finite values in the original series
     origin: float  # the value of x = 0
-    scale: float  # the distance of x = 1 from there: as a log, or as a fraction of `unit`
-    unit: float  # the largest size of a value; 1 for logs
+    scale: float  # the distance of x = 1 from x = 0: as a log, or as a fraction of `unit`
+    unit: float  # the largest absolute value; 1 for logs
     autocorrelation: float  # lag-1 autocorrelation of the noise, 0 to MOST_AUTOCORRELATION
     in_logs: bool
 
@@ -69,14 +69,14 @@ class Signal:
         return math.exp(min(level, LARGEST_LOG)) if self.in_logs else level * self.unit
 
     def relate(self, height: float, before: float) -> float:
-        """Return a difference relative to the level before it; infinite if that level is 0."""
+        """Return a difference relative to the level before it; infinite if the level before is 0."""
         if self.in_logs:
             return math.expm1(min(height * self.scale, LARGEST_LOG))
         level = abs(self.origin + before * self.scale)
         return height * self.scale / level if level else math.copysign(math.inf, height)
 
     def build_step(self, index: int, before: float, after: float, reach: float) -> LevelStep:
-        """Return a step from one level to another at this index. `reach`: half the width of the height's interval."""
+        """Return a step at `index` from one level to another. `reach`: half the width of the height's interval."""
         height = after - before
         low, high = (self.relate(height + way * reach, before) for way in (-1, 1))
         effect = self.relate(height, before)
@@ -89,12 +89,12 @@ class Signal:
 
 
 def find_variance_inflation(autocorrelation: float) -> float:
-    """Return how many points with this lag-1 autocorrelation are worth one independent point, in a mean."""
+    """Return how many points with this lag-1 autocorrelation contribute as much to a mean as one independent point."""
     return (1 + autocorrelation) / (1 - autocorrelation)
 
 
 def build_signal(values: Sequence[float | None], least_autocorrelation: float = LEAST_AUTOCORRELATION) -> Signal | None:
-    """Return a signal; None if there are fewer than `SHORTEST_SERIES` finite values, or all are the same."""
+    """Return a signal; None if there are fewer than `SHORTEST_SERIES` finite values, or if all of them are equal."""
     given = np.array([math.nan if value is None else value for value in values], dtype=float)
     indices = np.flatnonzero(np.isfinite(given))
     finite = given[indices]
@@ -112,15 +112,15 @@ def measure_noise(levels: Array) -> float:
     """Measure sigma from the differences of neighbours, which are not raised by a rare step."""
     differences = np.diff(levels)
     noise = MAD_TO_SIGMA * float(np.median(np.abs(differences - np.median(differences)))) / math.sqrt(2)
-    if noise == 0:  # counts that seldom change: use their few differences
+    if noise == 0:  # for counts that seldom change, sigma comes from their few differences
         noise = float(differences.std()) / math.sqrt(2)
     return max(noise, 1e-9 * float(np.ptp(levels)))  # a straight line has no noise
 
 
 def measure_autocorrelation(levels: Array, least: float = LEAST_AUTOCORRELATION) -> float:
-    """Autocorrelation from the squared differences at lags 1, 2 and 3, which level shifts do not inflate.
+    """Estimate the autocorrelation from the squared differences at lags 1, 2 and 3, which level shifts do not inflate.
 
-    With autocorrelation r those at lags 2 and 3 are 1 + r and 1 + r + r² times as large; their mean is solved for r.
+    With autocorrelation r the squares at lags 2 and 3 are 1 + r and 1 + r + r² times as large; the mean gives r.
     """
     if len(levels) < 20:
         return 0.0
@@ -151,7 +151,7 @@ def measure_autocorrelation_again(signal: Signal, cuts: Sequence[int], least: fl
 
 
 def _measure_clipped_variance(values: Array) -> float:
-    """Return the mean of the squares, clipped at 3 sigma."""
+    """Return the mean of the squares of the values, clipped at 3 sigma."""
     sizes = np.abs(values)
     return float((np.minimum(sizes, 3 * MAD_TO_SIGMA * float(np.median(sizes))) ** 2).mean())
 
@@ -160,9 +160,9 @@ def _measure_clipped_variance(values: Array) -> float:
 
 
 def measure_level_drift(x: Array, cuts: Sequence[int]) -> float:
-    """Return the spread of the levels of neighbouring points, relative to that of as many points from all over the
-    piece: about 1 for independent noise, whatever its distribution; 1.1 to 1.8 in histories of real machines."""
-    rng = np.random.default_rng(0)  # a fixed seed: a series always gets the same answer
+    """Return the ratio of the spread of levels of neighbouring points to that of as many points from all over a piece:
+    about 1 for independent noise, whatever its distribution; 1.1 to 1.8 in histories of real machines."""
+    rng = np.random.default_rng(0)  # a fixed seed: a series always has one result
     near: list[Array] = []
     apart: list[Array] = []
     blocks = 0
@@ -174,14 +174,14 @@ def measure_level_drift(x: Array, cuts: Sequence[int]) -> float:
             near.append(levels[0])
             apart.append(levels[1:].ravel())
     if blocks < FEWEST_BLOCKS:
-        return math.inf  # unknown
+        return math.inf  # too few blocks to measure the drift
     spread, among = (math.sqrt(_measure_clipped_variance(np.concatenate(parts))) for parts in (near, apart))
     return spread / among if among else math.inf
 
 
 def _spread_levels(rows: Array) -> Array:
-    """Return the interquartile mean of every block of neighbours, less the row's median, scaled to the spread of many
-    blocks. The blocks overlap: disjoint ones would be too few to distinguish drift from chance."""
+    """Return the interquartile mean of every block of neighbours, minus the row's median, scaled to the spread of many
+    blocks. The blocks overlap: disjoint blocks would be too few to distinguish drift from chance."""
     blocks = np.lib.stride_tricks.sliding_window_view(rows, BLOCK, axis=1)
     levels = np.sort(blocks, axis=2)[:, :, BLOCK // 4 : BLOCK - BLOCK // 4].mean(axis=2)
     count = rows.shape[1] // BLOCK
@@ -200,7 +200,7 @@ def weigh(density: Array, values: Array, levels: Array) -> Array:
 def learn_density(x: Array, cuts: Sequence[int]) -> Array:
     """Estimate the density of the residuals of all points about the levels of their pieces.
 
-    This is done twice: the first density gives better levels, and these a sharper density.
+    The estimate is made twice: the first density gives better levels, and better levels give a sharper density.
     """
     pieces = split_pieces(x, cuts)
     levels = [find_level(piece) for piece in pieces]
@@ -219,7 +219,7 @@ def build_density(distances: Array) -> Array:
     """Return the log density of each bin from -REACH to REACH: a histogram, smoothed by a normal kernel that widens
     with the distance from the level, where points are rare.
 
-    The histogram is of arsinh(distance), and transformed back.
+    The histogram counts arsinh(distance), and the smoothed result is transformed back.
     """
     centres = np.linspace(-REACH, REACH, 2 * round(REACH / BIN) + 1)
     end = math.asinh(REACH / BEND)
@@ -237,10 +237,10 @@ def build_density(distances: Array) -> Array:
 
 
 def measure_gains(density: Array, values: Array, before: float, after: float) -> Array:
-    """Return for every index the log-likelihood ratio of the values with a step there and without any.
+    """Return for every index the log-likelihood ratio of the values with a step at that index and without a step.
 
-    Each side has its most likely level, and so have all values together. Levels are tried near `before` and `after`
-    only: between levels that are far apart there are no points.
+    Each side has its most likely level, and so have all values together. Levels are tried only near `before` and
+    `after`: between two levels that are far apart there are no points.
     """
     levels = np.add.outer((before, after), np.linspace(-MARGIN, MARGIN, LEVELS)).ravel()
     sums = np.zeros((len(levels), len(values) + 1))
@@ -254,15 +254,15 @@ def measure_gains(density: Array, values: Array, before: float, after: float) ->
 STUDENT_DEGREES_OF_FREEDOM = 3.0  # the cost of an outlier grows slowly with its distance
 SCALES = 12  # scales of the noise that are tried
 MOST_LEVELS = 48  # levels that are tried: the values themselves, or as many of their quantiles
-MOST_TIES = 0.5  # fraction of values that equal another one; above it they are counts on a grid
-GRID_NOISE = 0.5  # in steps of that grid: values one step apart may be one level
+MOST_TIES = 0.5  # fraction of values that equal another one; with more ties the values are counts on a grid
+GRID_NOISE = 0.5  # in steps of a grid of counts: values one step apart may be one level
 
 
 def measure_student_gains(values: Array) -> Array:
     """Return for every cut the log-likelihood ratio of the values with and without a step, in noise of Student's t.
-    Levels and the scale of the noise are fitted with the step and without it.
+    Levels and the scale of the noise are fitted with the step and without the step.
 
-    The ratio is robust against a tenth of outliers, wherever they are. A density that is estimated from the values
+    The ratio is robust if up to a tenth of the values are outliers. A density that is estimated from the values
     (`learn_density`) needs more points.
     """
     count = len(values)
@@ -303,7 +303,7 @@ def find_scales(values: Array) -> Array:
 
 
 def find_grid_noise(values: Array) -> float:
-    """Return the noise of rounded counts, for which equal values are not exact; 0 if values do not repeat."""
+    """Return the noise that rounding adds to counts on a grid; 0 if few values repeat or all are equal."""
     distinct = np.unique(values)
     if len(distinct) < 2 or len(distinct) > (1 - MOST_TIES) * len(values):
         return 0.0

@@ -1,11 +1,11 @@
-"""Base against head, a few trials each: is head slower, and by how much?
+"""Compares a few trials of base and head: is head slower, and by how much?
 
-Mann-Whitney on the trials (exact, ties included, up to a hundred of them), the Hodges-Lehmann shift as effect, and the
-interval that belongs to the test. Values that are all positive are compared as logs, so that effects are ratios.
+The test is Mann-Whitney's (exact, ties included, for up to a hundred trials), the effect is the Hodges-Lehmann shift,
+and the interval is the one that belongs to the test. Positive values are compared as logs, so that effects are ratios.
 
-FAIL          worse by more than the threshold, and surely worse at all
-PASS          surely not worse by more than the threshold, by an interval that is not much wider than that
-CHANGED       better by more than the threshold, and surely so: check it before believing it
+FAIL          head is worse by more than the threshold, and the difference is significant
+PASS          head is surely not worse by more than the threshold, and the interval is narrow enough to show it
+CHANGED       head is better by more than the threshold, and the difference is significant: check the benchmark
 INCONCLUSIVE  anything between; the comparison gives the number of further trials that would decide
 ERROR, FAIL   nothing to compare, or values that are not finite: never PASS
 """
@@ -27,13 +27,13 @@ from assay.values.verdict import Finding, VerdictKind
 
 THRESHOLD = 0.05
 ALPHA = 0.01
-MOST_TRIALS = 60  # per side; after so many the difference is too close to the threshold
+MOST_TRIALS = 60  # trials per side; a difference that 60 trials do not decide is too close to the threshold
 MISSED = 0.1  # fraction of changes of the size stated as visible that are missed
 WIDEST = 3.0  # widest interval that passes, in units of the threshold
-LARGEST_EXACT = 100  # trials of both sides; with more the normal approximation is as good
+LARGEST_EXACT = 100  # trials of both sides together; with more trials the normal approximation is as good
 LARGEST_LOG = 700.0  # exp of a larger value overflows
 BUSY_ADVICE = "wait until the machine is quiet, or take them with --all"
-PROCESS_SPREAD = 0.05  # assumed between processes where there is only one: memory layout, hash seeds and other load
+PROCESS_SPREAD = 0.05  # assumed for a single process: memory layout, hash seeds and load differ between processes
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class SamplePair:
-    """One metric of both sides. Plain sequences of numbers become `Samples` by `build_pair`."""
+    """One metric of both sides. `build_pair` builds a pair from plain sequences of numbers."""
 
     subject: str
     base: Samples
@@ -86,7 +86,7 @@ def compare_pairs(pairs: Iterable[SamplePair]) -> tuple[SampleComparison, ...]:
 
 
 def adjust_holm(values: Sequence[float]) -> list[float]:
-    """Adjust p by Holm: multiply it by the number of values that are not smaller; never below a smaller one's."""
+    """Adjust p values by Holm: multiply each by the number of values that are not smaller, and keep their order."""
     order = sorted(range(len(values)), key=values.__getitem__)
     raised = accumulate((min(1.0, values[index] * (len(values) - rank)) for rank, index in enumerate(order)), max)
     return [adjusted for _, adjusted in sorted(zip(order, raised, strict=True))]
@@ -96,7 +96,7 @@ def adjust_holm(values: Sequence[float]) -> list[float]:
 
 
 def _measure(pair: SamplePair) -> SampleComparison:
-    """Compute all numbers, without a verdict unless there is nothing to compare."""
+    """Compute all numbers of a comparison; only a comparison without enough valid values gets a verdict here."""
     base, head = pair.base.clean, pair.head.clean
     empty = SampleComparison(pair.subject, VerdictKind.ERROR, "", len(base), len(head))
     refusal = _find_refusal(pair)
@@ -112,7 +112,7 @@ def _measure(pair: SamplePair) -> SampleComparison:
         found = replace(empty, kind=VerdictKind.INCONCLUSIVE, message=message, missing_trials=more)
         if spoilt:
             return found
-        levels = find_median(base), find_median(head)  # no interval: there are too few values for one
+        levels = find_median(base), find_median(head)  # there are too few values for an interval
         ratio = relate_medians(*levels)
         seen = f"{ratio:+.2%}, not significant: {message}"
         return replace(found, base=levels[0], head=levels[1], effect=ratio, message=seen)
@@ -120,7 +120,7 @@ def _measure(pair: SamplePair) -> SampleComparison:
     shift = measure_shift(scale.apply(base), scale.apply(head), pair.question.alpha)
     shift, p = _allow_for_processes(pair, shift, measure_p(base, head), PROCESS_SPREAD * scale.step)
     effect, low, high = map(scale.relate, (shift.estimate, shift.low, shift.high))
-    # the smallest shift that is significant, and above the threshold, in 9 of 10 comparisons of such noise
+    # the smallest shift that is significant, and above the threshold, in 9 of 10 comparisons with this noise
     quantile = normal_quantile(pair.question.alpha / 2)
     error = (shift.high - shift.low) / 2 / quantile
     least = max(quantile * error, math.log1p(pair.question.threshold) * scale.step) + normal_quantile(MISSED) * error
@@ -156,9 +156,9 @@ def _find_refusal(pair: SamplePair) -> tuple[VerdictKind, str] | None:
 
 
 def _count_needed(pair: SamplePair) -> int:
-    """Count the clean trials that a side lacks: it has fewer than the test needs, or most of its trials were disturbed.
+    """Count the clean trials that a side lacks because it has fewer than the test needs or because most are disturbed.
 
-    If all were disturbed, the fewest that the test needs are requested.
+    If all trials of a side are disturbed, the fewest trials that the test needs are requested.
     """
     fewest = find_fewest(pair.question.alpha)
     sides = ((len(side.clean), len(side.values)) for side in (pair.base, pair.head))
@@ -179,7 +179,7 @@ def _conclude(asked: Question, found: SampleComparison, together: int) -> Sample
     if sure and -worse > asked.threshold:
         return _word(found, VerdictKind.CHANGED, f"suspiciously better: more than {asked.threshold:.2%}")
     low, high = found.interval
-    is_narrow = high - low <= WIDEST * asked.threshold  # a wide one that ends below it by chance shows little
+    is_narrow = high - low <= WIDEST * asked.threshold  # a wide interval may end below the threshold by chance
     if most <= asked.threshold and (is_narrow or (sure and abs(worse) <= asked.threshold)):
         return _word(found, VerdictKind.PASS, f"not worse by more than {asked.threshold:.2%}")
     fewest = find_fewest(asked.alpha / together) - min(found.base_trials, found.head_trials)
@@ -194,7 +194,7 @@ def _conclude(asked: Question, found: SampleComparison, together: int) -> Sample
 
 
 def _allow_for_stragglers(pair: SamplePair, found: SampleComparison) -> SampleComparison:
-    """Report a few trials of head that are much worse than the others: a median hides them, and it does not pass."""
+    """Report a few trials of head that are much worse than the others: a median hides them, so PASS is withdrawn."""
     base, head = pair.base.clean, pair.head.clean
     late = find_stragglers(base, head, 1 if pair.question.direction == "min" else -1, pair.question.threshold)
     if not late:
@@ -215,8 +215,8 @@ def _word(found: SampleComparison, kind: VerdictKind, what: str) -> SampleCompar
 
 
 def count_missing(found: SampleComparison, asked: Question) -> int:
-    """Return how many more trials per side make the interval narrow enough, as it shrinks with the root of their
-    number: to reach from the effect to the threshold, or to 0 if the effect is beyond that, and to pass."""
+    """Return how many more trials per side make the interval, which shrinks with the root of their number, narrow
+    enough for PASS, and to exclude the threshold, or to exclude 0 if the effect is beyond the threshold."""
     low, high = found.interval or (0.0, 0.0)
     effect = found.effect or 0.0
     worse = effect if asked.direction == "min" else -effect
@@ -224,7 +224,7 @@ def count_missing(found: SampleComparison, asked: Question) -> int:
     room = min(room, WIDEST / 2 * asked.threshold) or room
     trials = min(found.base_trials, found.head_trials)
     ratio = (high - low) / 2 / room if room else math.nan
-    if math.isnan(ratio):  # also if the values are too far apart for a number
+    if math.isnan(ratio):  # the bounds are infinite, or both threshold and effect are 0
         return MOST_TRIALS
     times = min(ratio, 1e3) ** 2 * 1.1  # 10% more, because the effect itself is an estimate
     return max(1, min(math.ceil(trials * times) - trials, 10 * MOST_TRIALS))
@@ -233,10 +233,10 @@ def count_missing(found: SampleComparison, asked: Question) -> int:
 def decide_next(
     comparisons: Sequence[SampleComparison], *, confirmed: bool = False, most: int = MOST_TRIALS, ran: int = 0
 ) -> NextStep | None:
-    """Decide what to run after comparing. A FAIL is confirmed by a second run; `confirmed`: this was that run. None:
-    every metric has its verdict, or too many trials did not decide.
+    """Decide what to run after comparing. A FAIL is confirmed by a second run; `confirmed`: these are the results of
+    the second run. None: every metric has its verdict, or `most` trials on each side did not decide.
 
-    `ran`: trials on each side so far, including contaminated ones: otherwise it would never end on a busy machine.
+    `ran`: trials on each side so far, with contaminated ones, so that a comparison ends even on a busy machine.
     """
     if not comparisons:
         return None
@@ -271,7 +271,7 @@ def measure_p(base: Sequence[float], head: Sequence[float]) -> float:
 
 
 def _rank_twice(values: Sequence[float]) -> list[int]:
-    """Return the ranks of the values, doubled to be whole numbers; equal values share a rank."""
+    """Return the ranks of the values, doubled so that they are whole numbers; equal values share a rank."""
     order = sorted(values)
     indices: dict[float, list[int]] = {}
     for index, value in enumerate(order, 1):
@@ -301,7 +301,7 @@ def find_fewest(alpha: float) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Shift:
-    """The median of all differences head less base, and the bounds that the rank test would not reject."""
+    """The median of all differences head minus base, and the bounds that the rank test would not reject."""
 
     estimate: float
     low: float
@@ -316,7 +316,7 @@ def measure_shift(base: Sequence[float], head: Sequence[float], alpha: float) ->
 
 
 def scale_visible(visible: float, trials: int, wanted: int) -> float:
-    """Return what another number of trials would show: noise becomes smaller with the root of their number."""
+    """Scale a visible effect to `wanted` trials: noise decreases with the root of the number of trials."""
     return visible * math.sqrt(trials / wanted)
 
 
@@ -324,7 +324,7 @@ def _allow_for_processes(pair: SamplePair, shift: Shift, p: float, spread: float
     """Widen the interval of a single process: its samples vary less than processes do, and do not show how much
     processes vary.
 
-    That is assumed to be `spread`, so that only much larger differences are significant.
+    The variation between processes is assumed to be `spread`: only much larger differences are significant.
     """
     lone = pair.base.is_one_process + pair.head.is_one_process
     if not lone:
@@ -338,7 +338,7 @@ def _allow_for_processes(pair: SamplePair, shift: Shift, p: float, spread: float
 
 @lru_cache(maxsize=256)
 def _count_aside(base: int, head: int, alpha: float) -> int:
-    """Return how many of the smallest differences, and as many of the largest, the interval leaves out."""
+    """Return how many differences the interval leaves out at either end."""
     if base + head > LARGEST_EXACT:
         width = normal_quantile(alpha / 2) * math.sqrt(base * head * (base + head + 1) / 12)
         return max(0, math.floor(base * head / 2 - width))
@@ -365,7 +365,7 @@ class RatioScale:
 
     @property
     def step(self) -> float:
-        """The size of a shift by the base's whole median; in logs 1."""
+        """The size of a shift by the base's whole median; for logs this is 1."""
         return 1.0 if self.in_logs else self.center
 
     def relate(self, shift: float) -> float:

@@ -11,17 +11,17 @@ from assay.bench.values.comparison import Samples
 from assay.judge.statistics import Array, np
 from assay.show.formatting import join_first
 
-FEWEST = 8  # trials; fewer do not show modes or trends
+FEWEST = 8  # fewer trials do not show modes or trends
 TREND_Z = 3.0
 APART = 7.0  # least distance of two modes in units of their sigma; the halves of normal noise are about 3 apart
-SMALLEST_MODE = 0.2  # fraction of the trials
-STRAGGLING = 8.0  # times the median distance from the median, about 5 sigma: such a trial is unlike the others
+SMALLEST_MODE = 0.2  # least fraction of the trials in a mode
+STRAGGLING = 8.0  # times the median distance from the median, about 5 sigma: a trial farther off is a straggler
 _NUMBERS = re.compile(r"\d+(?:, \d+)*")  # a percentage, or numbers of processes
 _MOST_NUMBERS = 5
 
 
 def describe_trials(base: Samples, head: Samples) -> tuple[str, ...]:
-    """Return warnings for both sides. They do not change a verdict."""
+    """Return warnings about both sides, which do not change a verdict."""
     warnings: list[str] = []
     for label, side in ((base.label or "base", base), (head.label or "head", head)):
         total, values = len(side.values), side.clean
@@ -35,8 +35,8 @@ def describe_trials(base: Samples, head: Samples) -> tuple[str, ...]:
 
 
 def find_stragglers(base: Sequence[float], head: Sequence[float], sign: int, threshold: float) -> list[int]:
-    """Find trials of head that are much worse than the others, and together worsen its mean by more than the threshold,
-    compared with those of base; a single one is chance. A median does not show them. `sign`: 1 if lower is better."""
+    """Find trials of head that are much worse than the others and together worsen head's mean by more than `threshold`,
+    compared with such trials of base; a single trial is ignored as chance. `sign`: 1 if lower is better, else -1."""
     given = sign * _share((*base, *head))[0]
     ours, theirs = given[: len(base)], given[len(base) :]
     before, after = float(np.median(ours)), float(np.median(theirs))
@@ -58,7 +58,7 @@ def describe_stragglers(values: Sequence[float], late: Sequence[int], label: str
 
 
 def merge_reasons(reasons: Iterable[tuple[int, str]]) -> dict[str, list[int]]:
-    """Merge the trials by their reason; reasons that differ only in numbers are one: `others used 52 to 91%`."""
+    """Merge the trials by reason; reasons that differ only in numbers become one: `others used 52 to 91%`."""
     trials: dict[str, list[int]] = {}
     numbers: dict[str, set[int]] = {}
     for trial, reason in reasons:
@@ -122,7 +122,7 @@ def find_modes(values: Sequence[float]) -> tuple[float, float] | None:
 
 
 def _share(values: Sequence[float]) -> tuple[Array, float]:
-    """Return the values as fractions of the largest, so that no sum overflows."""
+    """Return the values as fractions of the largest absolute value, so that no sum overflows, and that value."""
     given = np.asarray(values, float)
     unit = float(np.abs(given).max()) or 1.0
     return given / unit, unit

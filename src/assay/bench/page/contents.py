@@ -44,14 +44,14 @@ from assay.values.plain import render_date
 from assay.values.verdict import Finding, VerdictKind
 
 _MOST_TICKS = 8
-_MOST_LOADED = 6000  # executions that are read at once for a page
-_MOST_KEPT = 6  # benchmarks whose executions stay in memory
+_MOST_LOADED = 6000  # the most executions that are read at once for a page
+_MOST_KEPT = 6  # the most benchmarks whose executions stay in memory
 HASH = re.compile(r"[0-9a-f]{7,64}")
-_MOST_COMMITS = 30  # commits whose first lines are listed
+_MOST_COMMITS = 30  # the most commits of a change that are listed
 
 
 class BenchArchive:
-    """The benchmarks of one root. Executions are read from their directories when a page needs them."""
+    """The benchmarks of one root. Executions are read from their run directories when a page needs them."""
 
     def __init__(self, location: StudyLocation, rows: Sequence[RunRow]) -> None:
         self.location = location
@@ -92,7 +92,7 @@ class BenchArchive:
         return [row for name, group in self.groups.items() if method in ("", name) for row in group.rows]
 
     def list_sides(self) -> list[str]:
-        """List the sides that can be compared: labels, then commits, the newest first."""
+        """List the labels and then the commits that can be compared, the newest first."""
         newest = sorted(self.choose(""), key=lambda row: -(row.started_at or row.created_at or 0.0))
         labels = [str(row.params["label"]) for row in newest if row.params.get("label")]
         commits = [row.commit[:12] for row in newest if row.commit]
@@ -117,16 +117,16 @@ def load_archive(location: StudyLocation) -> BenchArchive:
 
 @dataclass(frozen=True, slots=True)
 class ParameterAxis:
-    """A parameter of a benchmark: its values, each with the benchmark that differs in this parameter alone."""
+    """A parameter of a benchmark: its values, each with the benchmark that differs only in the parameter."""
 
     name: str
-    choices: tuple[tuple[str, str, bool], ...]  # value, method, whether it is the chosen one
+    choices: tuple[tuple[str, str, bool], ...]  # value, method, whether the method is the chosen one
 
 
 def build_axes(
     methods: Sequence[str], method: str, judged: Mapping[str, JudgedBenchmark]
 ) -> tuple[tuple[ParameterAxis, ...], Sequence[Block]]:
-    """Build the parameters of one of these benchmarks, and charts of its first metric by each one that is a number."""
+    """Build the parameters of a benchmark, and a chart of its first metric by each parameter that is a number."""
     suite, name, text = split_name(method)
     values = split_parameters(text)
     prefix = method[: len(method) - len(text)]
@@ -167,7 +167,7 @@ def split_parameters(text: str) -> tuple[str, ...]:
 def _build_axis_chart(
     name: str, metric: str, methods: Sequence[tuple[str, str]], judged: Mapping[str, JudgedBenchmark]
 ) -> Iterator[Block]:
-    """Build a chart of the current level in each environment by the value of a parameter, if that is a number."""
+    """Build a chart of the current level in each environment by the value of a parameter, if all values are numbers."""
     by_environment: dict[str, list[tuple[float, float]]] = {}
     try:
         numbers = [(float(value), judged[method]) for value, method in methods if method in judged]
@@ -223,7 +223,7 @@ class Zoom:
     is_log: bool = False
 
     def cut(self, points: Sequence[MetricPoint]) -> tuple[int, int]:
-        """Return the index of the first point and that after the last one. Raises UsageError for an unknown commit."""
+        """Return the index of the first point and the index after the last point that the history shows."""
         first = self._find(points, self.start, is_end=False) if self.start else 0
         return first, self._find(points, self.end, is_end=True) if self.end else len(points)
 
@@ -257,7 +257,7 @@ class HistoryPage:
     by_parameter: Sequence[Block] = ()
 
     def name_environment(self, change: MetricChange) -> str:
-        """Return the environment of the series with the change; "" if it is the only one, or the change leaves it."""
+        """Return the environment of the series with the change; "" for a single series, or a change between series."""
         series = self.history.series if self.history else ()
         names = name_series(series) if len(series) > 1 else []
         return next((name for each, name in zip(series, names, strict=False) if change in each.changes), "")
@@ -297,7 +297,7 @@ def build_history_page(archive: BenchArchive, method: str, metric: str | None, z
 
 
 def _find_history(archive: BenchArchive, method: str, metric: str) -> tuple[MetricHistory | None, str]:
-    """Return the history, or why there is none; it is cached until an execution or a triage is added."""
+    """Return the history, or why there is none; a history is cached until an execution or a triage is added."""
     triages = [each for each in load_triage(archive.location.dir) if (each.method, each.metric) == (method, metric)]
     key = (archive.location.dir, method, metric, archive.groups[method].mark, tuple(triages))
     if key not in _HISTORIES:
@@ -315,7 +315,7 @@ _MOST_HISTORIES = 50
 
 
 def _build_charts(history: MetricHistory, zoom: Zoom) -> Iterator[Block]:
-    """Build a chart for each series, since executions of different environments are never in one."""
+    """Build a chart for each series: executions of different environments are never in one chart."""
     every = list_drawn(history)
     for (series, aside), name in zip(every, name_series([series for series, _ in every]), strict=True):
         points = order_points(series, aside)
@@ -341,9 +341,9 @@ def _build_series_chart(
     *,
     is_log: bool,
 ) -> Chart:
-    """Build a chart. `points`: all of one label and environment, and whether each counts; `shown`: their range."""
+    """Build a chart. `points`: all points of a label and environment, and whether each counts; `shown`: their range."""
     steps = [change for change in series.changes if change.kind != "trend"]
-    places = [number for number, (_, counts) in enumerate(points) if counts]  # their positions among all points
+    places = [number for number, (_, counts) in enumerate(points) if counts]  # positions of the points that count
     cuts = [places[change.step.at] for change in steps]
     edges = [0, *cuts, len(points)]
     numbered = list(enumerate(points, 1))[slice(*shown)]
@@ -401,7 +401,7 @@ def _choose_span(change: MetricChange) -> str:
 
 
 def render_times(times: Sequence[float | None]) -> list[str]:
-    """Render dates, or a time if the date equals the one before it; if all are of a single day, only times."""
+    """Render dates, or a time if the date equals the previous date; if all are of a single day, only times."""
     for time_of_day in ("%H:%M", "%H:%M:%S"):
         texts, before = [], _name_day(times)
         for at in times:
@@ -414,7 +414,7 @@ def render_times(times: Sequence[float | None]) -> list[str]:
 
 
 def _name_day(times: Sequence[float | None]) -> str:
-    """Return the day of all points; "" if they are of several days."""
+    """Return the day of all times; "" if they are of several days."""
     days = {render_date(at, _DAY) if at else "" for at in times}
     return days.pop() if len(days) == 1 else ""
 
@@ -440,7 +440,7 @@ def build_environments(archive: BenchArchive, method: str, by: Sequence[str]) ->
 
 
 def list_columns(archive: BenchArchive, method: str) -> list[str]:
-    """List the columns by which environments can be distinguished, those that differ first."""
+    """List the columns by which environments can be distinguished, columns with different values first."""
     found = archive.of(method) if method else archive.load(archive.choose("")[-_MOST_LOADED:])
     values: dict[str, set[str]] = {"label": set(), "commit": set(), "host": set()}
     for execution in found:
@@ -459,8 +459,8 @@ def list_columns(archive: BenchArchive, method: str) -> list[str]:
 def list_commits(
     root: str, change: MetricChange, execution: BenchExecution | None
 ) -> tuple[int, tuple[tuple[str, str], ...]]:
-    """Return how many commits the change spans, and the first lines of their messages; 0 if neither the repository of
-    the root nor that of the change's first execution has these commits."""
+    """Return how many commits the change spans, and the first lines of their messages; 0 if the commits are neither in
+    the repository of the root nor in that of the change's first execution."""
     before, after = change.commits
     if before and after and before != after and HASH.fullmatch(before) and HASH.fullmatch(after):
         for folder in _list_folders(root, execution):
@@ -471,7 +471,7 @@ def list_commits(
 
 
 def _list_folders(root: str, execution: BenchExecution | None) -> Iterator[str]:
-    """List folders whose repository is read, but none inside the root: an upload may have a `.git` with settings."""
+    """List folders whose repository is read, but no folder in the root: an upload may have a `.git` with settings."""
     yield root
     if execution and execution.run_dir:
         with suppress(AssayError, OSError):

@@ -1,8 +1,8 @@
-"""The list of all benchmarks, for the page: it is shown at once, and judged in a thread.
+"""The list of all benchmarks for the page, which is shown at once, while a thread judges the benchmarks.
 
-What the index holds is there immediately; a benchmark that is not judged yet is listed as such, and nothing is guessed.
+The content of the index is shown immediately; a benchmark that is not judged yet is marked, and no verdict is guessed.
 A judgement is cached by its input (the executions, and their triage): in memory, and in a file of the study, so that
-the next `assay serve` has it too.
+the next `assay serve` uses it too.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ from assay.values.verdict import SEVERITY, VerdictKind
 JUDGED_FILE = "bench-judged.json"  # in the study's folder .assay
 FORMATS = {"judged benchmarks": Format(1, "delete the file: the page judges again")}
 FIRST = ("wall_time", "throughput", "full_model.run_s", "full_model.compile_s")
-_METHOD = b"5"  # raise it when the judgement of histories changes: cached judgements are then not used any more
-_MOST_POINTS = 60  # points of a small chart's line
+_METHOD = b"5"  # raise this number when the judgement of histories changes, to invalidate cached judgements
+_MOST_POINTS = 60  # the most points of a small chart's line
 _SAVED_S = 5.0
 _PATIENCE_S = 0.3  # seconds that a request waits for benchmarks that are judged quickly
 
 
 @dataclass(frozen=True, slots=True)
 class ChangeLine:
-    """A change of a metric, as lists need it."""
+    """A change of a metric, with the fields that lists show."""
 
     metric: str
     execution_id: str
@@ -75,19 +75,19 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class JudgedBenchmark:
-    """The worst verdict over all metrics, and the history of the metric that has it. `kind` None: no metric has a
-    history, and `problem` says why."""
+    """The verdicts of a benchmark's metrics, and the history of the metric with the worst verdict. `kind` None: no
+    metric has a history; `problem` is the reason."""
 
     metrics: tuple[str, ...]
     kinds: Mapping[str, VerdictKind]  # verdicts of the metrics that have a history
     shown: str  # the metric with the worst verdict
-    last: str  # its last value
+    last: str  # the last value of `shown`
     problem: str = ""
     line: str = ""  # the points of a small chart of the newest environment's values
-    levels: tuple[Level, ...] = ()  # of the first metric in each environment and label
-    parameters: Mapping[str, str] = field(default_factory=dict)  # by name, if the tool reported them
+    levels: tuple[Level, ...] = ()  # levels of the first metric in each environment and label
+    parameters: Mapping[str, str] = field(default_factory=dict)  # name → value, if the tool reported parameters
     changes: tuple[ChangeLine, ...] = ()  # changes of all metrics, the oldest first
-    notes: tuple[str, ...] = ()  # about executions that cannot be read
+    notes: tuple[str, ...] = ()  # notes about executions that cannot be read
 
     @property
     def kind(self) -> VerdictKind | None:
@@ -99,7 +99,7 @@ class JudgedBenchmark:
 
     @property
     def latest(self) -> ChangeLine | None:
-        """The last change of the metric that is shown, among those that still hold."""
+        """The last change of the metric `shown` that still holds."""
         mine = [change for change in self.changes if change.metric == self.shown and change.holds]
         return mine[-1] if mine else None
 
@@ -113,7 +113,7 @@ class JudgedBenchmark:
 
 @dataclass(frozen=True, slots=True)
 class BenchmarkRows:
-    """The executions of one benchmark in the index. `mark` changes when one of them does."""
+    """The executions of one benchmark in the index. `mark` changes when an execution is added or changes."""
 
     method: str
     rows: tuple[RunRow, ...]
@@ -138,7 +138,7 @@ class BenchLine:
 
     @property
     def change(self) -> float:
-        """The sort key by changes: worse ones that are not triaged first, then by size."""
+        """The sort key by changes: open changes, which are not triaged, first, then by size."""
         if self.judged is None:
             return -1.0
         return max((abs(each.effect) + 1e6 * each.is_open for each in self.judged.changes if each.holds), default=0.0)
@@ -146,11 +146,11 @@ class BenchLine:
 
 @dataclass(frozen=True, slots=True)
 class TopChange:
-    """The largest change of a metric at one commit, and how many others the benchmark has there."""
+    """The largest change of a metric at one commit, and how many other changes the benchmark has at that commit."""
 
     method: str
     change: ChangeLine
-    others: int = 0  # with other parameters, and in other environments
+    others: int = 0  # changes with other parameters, and in other environments
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +189,7 @@ def split_name(method: str) -> tuple[str, str, str]:
 
 
 class Judge:
-    """Judges the benchmarks of one archive. A thread runs while there is something to judge."""
+    """Judges the benchmarks of one archive in a thread, which runs while there are benchmarks to judge."""
 
     def __init__(self, location: StudyLocation) -> None:
         self.location = location
@@ -201,7 +201,7 @@ class Judge:
         self._thread: threading.Thread | None = None
 
     def ask(self, groups: Mapping[str, BenchmarkRows], patience_s: float | None) -> dict[str, JudgedBenchmark]:
-        """Return the benchmarks that are judged within this time (None: all), by method; the others follow later."""
+        """Return the benchmarks that are judged within `patience_s` (None: all), by method; later calls return more."""
         triages = group_by(load_triage(self.location.dir), lambda each: each.method)
         wanted = {}
         for method, group in groups.items():
@@ -247,11 +247,11 @@ class Judge:
                     saved_at = time.monotonic()
 
     def _load(self) -> dict[str, tuple[str, JudgedBenchmark]]:
-        """Load the cached judgements; without a valid file there are none."""
+        """Load the cached judgements; an invalid or missing file gives none."""
         with suppress(AssayError, OSError, LookupError, TypeError, ValueError, AttributeError, RecursionError):
             with open(self._path, "rb") as file:
                 content = read_versioned(file.read(), "judged benchmarks", self._path, FORMATS)
-            if content["sum"] == _digest(json.dumps(content["judged"])):  # else another program has changed it
+            if content["sum"] == _digest(json.dumps(content["judged"])):  # else another program has changed the file
                 return {
                     name: (mark, parse_plain(JudgedBenchmark, each)) for name, (mark, each) in content["judged"].items()
                 }
@@ -260,7 +260,7 @@ class Judge:
     def _save(self) -> None:
         judged = {name: (mark, build_plain(each)) for name, (mark, each) in self._known.items()}
         content = {"sum": _digest(json.dumps(judged)), "judged": judged}
-        with suppress(OSError):  # a folder that is not ours, or a full disk: it is judged again next time
+        with suppress(OSError):  # a read-only folder, or a full disk: the next server judges again
             write_atomic(self._path, render_versioned(content, "judged benchmarks", FORMATS))
 
 
@@ -323,7 +323,7 @@ def _list_levels(history: MetricHistory) -> Iterator[Level]:
 
 
 def name_series(series: Sequence[MetricSeries]) -> list[str]:
-    """Name each series by the differences: its label, and what differs in its environment."""
+    """Name each series by its label and by the values that differ between the environments."""
     keys = list(dict.fromkeys(key for each in series for key in each.setup))
     differing = [key for key in keys if len({each.setup.get(key) for each in series}) > 1]
     names = []
@@ -338,7 +338,7 @@ WIDTH, HEIGHT, _EDGE = 120, 24, 3  # size and margin of a small chart
 
 
 def draw_line(values: Sequence[float]) -> str:
-    """Return the points of a line, `x,y x,y`: of each stretch the smallest and the largest, so that extremes stay."""
+    """Return a line as `x,y x,y`: for many values the smallest and largest of each stretch, so that extremes stay."""
     size = -(-len(values) // (_MOST_POINTS // 2))
     places = list(range(len(values)))
     if size > 2:
@@ -353,7 +353,7 @@ def draw_line(values: Sequence[float]) -> str:
 
 
 def list_metrics(executions: Sequence[BenchExecution]) -> list[str]:
-    """List the metrics: those of `--metric`, or reported as a metric, before what is measured of every benchmark."""
+    """List the metrics: metrics of `--metric` or of a report come before metrics that every benchmark has."""
     ordered = order_metrics((name for execution in executions for name in execution.numbers), FIRST)
     asked = {metric.name for execution in executions for metric in execution.result.metrics}
     return sorted(ordered, key=lambda name: name not in asked)
@@ -362,7 +362,7 @@ def list_metrics(executions: Sequence[BenchExecution]) -> list[str]:
 def try_history(
     method: str, metric: str, found: Sequence[BenchExecution], triages: Sequence[Triage], root: str | None = None
 ) -> tuple[MetricHistory | None, str]:
-    """Return the history, or None and why there is none. `root`: for the commands that are suggested."""
+    """Return the history, or None and why there is none. `root`: the root for the commands that are suggested."""
     if not metric:
         reasons = [each.result.findings[0].message for each in found if each.result.findings]
         return None, f"it has never reported anything: {reasons[-1]}" if reasons else "it has never reported anything"
@@ -393,7 +393,7 @@ def build_overview(
 
 @dataclass(frozen=True, slots=True)
 class TopChanges:
-    """The changes to show: open ones first, then by size."""
+    """The changes to show: open changes first, then by size."""
 
     worse: tuple[TopChange, ...]
     better: tuple[TopChange, ...]
@@ -401,7 +401,7 @@ class TopChanges:
 
 
 def find_changes(lines: Sequence[BenchLine]) -> TopChanges:
-    """Find the largest changes of these benchmarks."""
+    """Find changes, the largest one for each benchmark (with any parameters), metric and commit."""
     found = [TopChange(line.method, change) for line in lines if line.judged for change in line.judged.changes]
     found.sort(key=lambda each: (not each.change.is_open, not each.change.holds, -abs(each.change.effect)))
     joined: dict[tuple[object, ...], TopChange] = {}
@@ -423,8 +423,8 @@ SORTS = ("name", "change", "verdict", "executions", "age")
 
 
 def choose_lines(overview: Overview, text: str, kind: str, suite: str, sort: str) -> list[BenchLine]:
-    """Choose and sort lines. `text`: words that must all be in the name. `kind`: a verdict that one of its metrics has
-    (PASS: all that have a history), `changed` (a change holds), `none` (no history) or `waiting`."""
+    """Choose and sort lines. `text`: words that must all be in the name. `kind`: a verdict that a metric has (PASS: all
+    metrics with a history have it), `changed` (a change holds), `none` (no history) or `waiting`."""
     words = text.lower().split()
     lines = [
         line

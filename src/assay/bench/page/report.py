@@ -1,4 +1,4 @@
-"""`assay report` of benchmarks: all of them, the history of one, or two sides compared, as one document."""
+"""`assay report` of benchmarks: all benchmarks, the histories of one, or two compared sides, as one document."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from assay.values.table import Column, Table
 from assay.values.verdict import VerdictKind, find_worst
 
 _MOST_HISTORIES = 30
-_MOST_TOP = 8  # largest changes to list, for each direction
+_MOST_TOP = 8  # how many of the largest changes are listed for each direction
 
 
 def build_report(location: StudyLocation, wanted: str | None) -> Document | None:
-    """Build the report. `wanted`: a benchmark, one of its executions, or BASE..HEAD, which are labels or commits. None
-    if the study is not an archive of benchmarks, or nothing in it has this name."""
+    """Build the report. `wanted`: a benchmark, an execution, or BASE..HEAD, which are labels or commits. Returns None
+    if the study is not an archive of benchmarks, or if nothing in the study is named `wanted`."""
     if not is_archive(location):
         return None
     archive = load_archive(location)
@@ -47,7 +47,7 @@ def build_report(location: StudyLocation, wanted: str | None) -> Document | None
 
 
 def _find_worst(kinds: Sequence[VerdictKind | None]) -> VerdictKind | None:
-    """Return the worst kind; None if nothing has a history. One without a history keeps the result from being PASS."""
+    """Return the worst kind; a None among others counts as INCONCLUSIVE. None if nothing has a history."""
     return find_worst(kind or VerdictKind.INCONCLUSIVE for kind in kinds) if any(kinds) else None
 
 

@@ -1,4 +1,4 @@
-"""A page that compares two sides, labels or commits. It writes nothing: the result is not recorded as a verdict."""
+"""A page that compares two sides, which are labels or commits. The result is not recorded as a verdict."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from assay.show.chart import build_ticks
 from assay.values.document import Block, Chart, Curve, Notes, Panel, Section, Span, TableBlock
 from assay.values.verdict import SEVERITY, VerdictKind
 
-_MOST_SHARES = 8  # charts of distributions on a page
+_MOST_SHARES = 8  # the most charts of distributions on a page
 
 _MOST_INTERVALS = 24
 
@@ -26,7 +26,7 @@ _MOST_INTERVALS = 24
 def build_comparison(
     archive: BenchArchive, base: str, head: str, method: str
 ) -> tuple[ComparisonReport, Sequence[Block]]:
-    """Build the comparison of two labels or commits. Raises NotFoundError with the known ones."""
+    """Build the comparison of two labels or commits. Raises NotFoundError, with the known names, for another name."""
     commits = tuple(name for name in (base, head) if len(name) >= 4)
     rows = archive.choose(method)
     mine = [row for row in rows if row.params.get("label") in (base, head) or (row.commit or "").startswith(commits)]
@@ -54,7 +54,7 @@ def build_comparison(
 
 
 def _shorten_side(name: str) -> str:
-    """Shorten a commit to the length in which people write it."""
+    """Shorten a commit to 8 characters, and any other name to 12."""
     word = name.partition(" ")[0]
     return word[:8] if HASH.fullmatch(word) else word[:12]
 
@@ -91,7 +91,7 @@ def _list_values(side: BenchSide) -> tuple[float, ...]:
 
 
 def _build_distribution(metric: MetricComparison, report: ComparisonReport) -> Chart:
-    """Build a chart of all values of both sides, with the medians of those that count; the others are grey."""
+    """Build a chart of all values of both sides, with medians of the values that count; other values are grey."""
     sides = ((2.0, metric.base, "c0"), (1.0, metric.head, "c1"))
     curves = []
     for y, side, color in sides:

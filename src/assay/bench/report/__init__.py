@@ -1,1 +1,1 @@
-"""What `assay bench` prints."""
+"""Builds the documents that `assay bench` prints."""

@@ -1,4 +1,4 @@
-"""Executions of benchmarks as a document, and what the documents of all benchmark reports share."""
+"""Builds documents of executions of benchmarks, and parts that the documents of all benchmark reports share."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _BEYOND_STEPS = 1e18
 
 
 def build_run_document(report: BenchReport) -> Document:
-    """Build a row for each method, the median over its trials and the spread; then all findings and notes."""
+    """Build a table with the medians and spreads of each method over its trials, then all findings and notes."""
     groups = group_executions(report.executions)
     notes = Notes([*_describe_all(report, groups), *report.notes])
     blocks: list[Block] = [TableBlock(build_run_table(groups), hint="--json has them"), notes]
@@ -41,7 +41,7 @@ def build_run_document(report: BenchReport) -> Document:
 
 
 def build_commits_document(found: CommitsReport, root: str | None) -> Document:
-    """Build a row for each commit, oldest first; with figures if there is only one benchmark."""
+    """Build a table with a row for each commit, oldest first, and with results if there is only one benchmark."""
     report = found.report
     groups = group_executions(report.executions)
     names = _choose_metrics([e for e in report.executions if not e.void]) if len(groups) == 1 else []
@@ -74,7 +74,7 @@ def _describe_all(report: BenchReport, groups: Mapping[tuple[str, str], Sequence
         yield from _describe_trouble(method, label, found)
     taken = [each for each in report.executions if each.result.succeeded and not each.refused]
     merged = merge_reasons((each.trial, reason) for each in taken for reason in each.contaminated)
-    for reason, trials in merged.items():  # each reason once for all benchmarks: a suite has hundreds
+    for reason, trials in merged.items():  # each reason once for all benchmarks, since a suite has hundreds of them
         yield f"contaminated: {reason} ({len(trials)} of {render_count(len(report.executions), 'execution')})"
     yield from _advise_disturbed([each for each in report.executions if each.contaminated and each.result.is_measured])
     # files to read: the log of the first failure of each benchmark, and every trace
@@ -85,7 +85,7 @@ def _describe_all(report: BenchReport, groups: Mapping[tuple[str, str], Sequence
 
 
 def _advise_disturbed(spoilt: Sequence[BenchExecution]) -> Iterator[str]:
-    """Describe which metrics do not count, and where to look instead."""
+    """Describe which metrics were disturbed and do not count, and the command that judges CPU time instead."""
     names = dict.fromkeys(name for each in spoilt for name in each.numbers if each.find_disturbance(name))
     if not names:
         return
@@ -101,7 +101,7 @@ def _advise_disturbed(spoilt: Sequence[BenchExecution]) -> Iterator[str]:
 
 
 def render_execution(execution: BenchExecution, number: int, total: int) -> str:
-    """Render the line of an execution that has ended: its first figure, or what is wrong."""
+    """Render the line of an execution that has ended: its first result, or its problem."""
     label = f" {execution.label}" if execution.label else ""
     name = f"[{number:{len(str(total))}}/{total}] {execution.method}{label} trial {execution.trial}"
     if execution.result.findings:
@@ -151,7 +151,7 @@ def _render_cell(name: str, ended: Sequence[BenchExecution]) -> str | Span | Non
 
 
 def build_figure_columns(names: Sequence[str]) -> list[Column]:
-    """Build columns that are never cut: a narrow terminal omits the last ones; the first always stays."""
+    """Build columns that are never cut: a narrow terminal omits the last columns, but never the first one."""
     return [Column(name, "text", "right", rank=rank, cut="never") for rank, name in enumerate(names)]
 
 
@@ -176,7 +176,7 @@ def render_values(name: str, values: Sequence[float]) -> str | None:
 
 
 def render_figure(name: str, values: Sequence[float], aside: Sequence[float]) -> str | Span | None:
-    """Render the values that count, and of how many; if none counts, the disturbed ones: grey, and in brackets."""
+    """Render the values that count and their number; if none counts, the disturbed values in grey and in brackets."""
     if values or not aside:
         text = render_values(name, values)
         return f"{text} ({len(values)} of {len(values) + len(aside)})" if aside else text
@@ -195,14 +195,14 @@ def build_value_ticks(metric: str, values: Sequence[float], *, is_log: bool) -> 
 
 
 def _is_time(name: str) -> bool:
-    """Return whether a metric is a time, also in a report under another name: `part1.wall_time`."""
+    """Return whether a metric is a time, also if its name has a prefix: `part1.wall_time`."""
     return name.rpartition(".")[2] in ("wall_time", "cpu_time")
 
 
 def _render_value(name: str, value: float) -> str:
     if is_size(name):
         return render_size(value)
-    if not _is_time(name) or value <= 0:  # from a million on in steps of a thousand: 62081446542 is hard to count
+    if not _is_time(name) or value <= 0:  # from a million on numbers get a unit: 62081446542 is hard to read
         unit, size = next((step for step in _STEPS if step[1] <= abs(value) < _BEYOND_STEPS), ("", 1.0))
         return f"{render_number(value / size, 4)} {unit}".rstrip()
     unit, size = next(((u, s) for u, s in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)) if value >= s), ("ns", 1e-9))
@@ -216,7 +216,7 @@ def _locate(execution: BenchExecution, path: str) -> str:
 
 
 def _describe_trouble(method: str, label: str, found: Sequence[BenchExecution]) -> list[str]:
-    """List a line for each finding and note, with its trials."""
+    """Build a line for each finding and note, with the trials that have it."""
     lines: dict[str, list[int]] = {}
     for execution in found:
         for finding in execution.result.findings:
@@ -263,7 +263,7 @@ def build_run_cases(report: BenchReport) -> list[tuple[str, str, Verdict]]:
     return cases
 
 
-# ---------------------------------------------------------------- for a pipeline
+# ---------------------------------------------------------------- documents for a pipeline
 
 
 def build_bench_document(
@@ -286,7 +286,7 @@ def build_bench_document(
 
 
 def _build_case_blocks(title: str, cases: Cases) -> list[Block]:
-    """Build a table of everything that did not pass; one line if all passed."""
+    """Build a heading, the number of cases that passed, and a table of the findings that are not PASS."""
     kinds = [verdict.kind for _, _, verdict in cases]
     worst = Verdict.of([Finding(kind, "", "") for kind in kinds], len(kinds)).kind
     passed = sum(kind is VerdictKind.PASS for kind in kinds)

@@ -1,4 +1,4 @@
-"""Histories, comparisons, environments and bisections of benchmarks as documents."""
+"""Builds documents of histories, comparisons, environments and bisections of benchmarks."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _build_history(history: MetricHistory) -> Iterator[Block]:
 
 
 def list_drawn(history: MetricHistory) -> list[tuple[MetricSeries, tuple[MetricPoint, ...]]]:
-    """Pair each series with the disturbed executions of its label and environment; a series may have nothing else."""
+    """Pair each series with the disturbed executions of its label and environment; a series may have only these."""
     aside = {(each.label, each.fingerprint): each for each in history.aside}
     drawn = []
     for series in history.series:
@@ -112,8 +112,8 @@ def _build_series(series: MetricSeries, aside: Sequence[MetricPoint], metric: st
 
 
 def _draw(values: Sequence[tuple[float, bool]]) -> tuple[str, str]:
-    """Draw two lines with a bar for each execution, or for each group of neighbours if there are many. Those that count
-    are in the first line, the others in the second, each below its position in the first."""
+    """Draw two lines with a bar for each execution, or for each group of neighbours if there are many. Executions that
+    count are in the first line, disturbed executions in the second line, both at their positions in the history."""
     size = -(-len(values) // _MOST_BARS)
     groups = [values[at : at + size] for at in range(0, len(values), size)]
     rows = [[[value for value, counts in group if counts is kind] for group in groups] for kind in (True, False)]
@@ -171,7 +171,7 @@ def build_changes_document(title: str, changes: Sequence[LastingChange], looked:
 
 
 def _build_lasting(change: LastingChange) -> Iterator[Text]:
-    """Build three lines: what changed, where, and the command that shows it."""
+    """Build three lines: what changed, where it changed, and the command that shows the change."""
     effects = ", ".join(f"{metric} {each.step.effect:+.1%}" for metric, each in change.steps)
     first = change.first
     mark = Span("worse", str(VerdictKind.FAIL)) if first.is_worse else Span("better", str(VerdictKind.PASS))
@@ -202,7 +202,7 @@ def build_comparison_document(report: ComparisonReport, *, allow_changed: bool =
 
 
 def _build_comparison(report: ComparisonReport) -> Iterator[Block]:
-    """Build a table for each environment, then everything that is not simply as good as before."""
+    """Build a table for each environment, then the findings that are not PASS, the notes and the verdict."""
     yield Notes([f"{word}: {side}" for word, side in (("base", report.base), ("head", report.head)) if " " in side])
     methods = dict.fromkeys(metric.method for metric in report.metrics)
     yield Notes([*methods] if len(methods) == 1 else [])
@@ -221,7 +221,7 @@ def _build_comparison(report: ComparisonReport) -> Iterator[Block]:
 
 
 def describe_visible(report: ComparisonReport) -> Iterator[str]:
-    """Describe the smallest change that is visible with this noise and these trials."""
+    """Describe the smallest change that is visible with the noise and the trials of a comparison."""
     several = len({metric.method for metric in report.metrics}) > 1
     seen = []
     for metric in report.metrics:
@@ -235,7 +235,7 @@ def describe_visible(report: ComparisonReport) -> Iterator[str]:
 def build_comparison_table(
     names: Sequence[str], metrics: Sequence[MetricComparison], *, has_methods: bool = True, is_whole: bool = False
 ) -> Table:
-    """Build a table. `names`: of the sides. `is_whole`: with the reason, and the environment if there are several."""
+    """Build a table. `names`: names of the sides. `is_whole`: with reasons, and environments if there are several."""
     sides = names if names[0] != names[1] else ("base", "head")
     shown: Sequence[tuple[bool, Column, Callable[[MetricComparison], object]]] = (
         (True, Column("verdict", "state"), lambda each: str(each.finding.kind)),
@@ -258,7 +258,7 @@ def _render_side(metric: MetricComparison, side: BenchSide) -> str | Span | None
 
 def _render_change(metric: MetricComparison) -> str | None:
     effect = render_effect(metric.finding)
-    return f"{effect} not significant" if effect and not metric.finding.interval else effect  # too few values
+    return f"{effect} not significant" if effect and not metric.finding.interval else effect  # no interval: few values
 
 
 def build_comparison_cases(report: ComparisonReport) -> list[tuple[str, str, Verdict]]:
@@ -312,7 +312,7 @@ def build_selftest_document(found: BenchSelftestReport) -> Document:
 
 
 def render_setups(found: EnvironmentTable, form: str, width: int | None = None) -> str:
-    """Render the table as text; in CSV and JSON medians and quartiles have columns of their own."""
+    """Render the table as `form`; in CSV and JSON medians and quartiles have columns of their own."""
     if form == "md":
         return tables.render_markdown(build_setup_table(found))
     if form == "text":
@@ -342,7 +342,7 @@ def build_setup_table(found: EnvironmentTable) -> Table:
 
 
 def _quartiles(values: Sequence[float]) -> tuple[float | None, float | None, float | None]:
-    if len(values) < 2:  # one value is as it was reported: a mean would make 7 a 7.0, and overflow for 1e308
+    if len(values) < 2:  # a single value stays as reported: a mean would make 7 a 7.0, and overflow for 1e308
         only = next(iter(values), None)
         return only, only, only
     low, middle, high = statistics.quantiles(values, n=4, method="inclusive")

@@ -1,4 +1,4 @@
-"""Values of trials and their comparison, and of histories: where they changed, and whether by code or environment."""
+"""Values of trials, comparisons and histories: where a history changed, and whether by code or environment."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from assay.values.series import Direction
 from assay.values.verdict import Finding, Verdict, VerdictKind
 
 Cause = Literal["code", "environment", "label", "either", "load", "unknown"]
-# why an execution does not count
+# reasons why an execution does not count
 CONTAMINATED = "contaminated"
 PROFILED = "profiled"
 INTERRUPTED = "interrupted"
@@ -20,7 +20,7 @@ REFUSED = "refused as contaminated"
 DISTURBED = (CONTAMINATED, UNOBSERVED)  # perhaps disturbed by other processes: drawn grey
 TAKEN_BY_ALL = (PROFILED, CONTAMINATED, UNOBSERVED)  # counted with `--all`
 
-# ---------------------------------------------------------------- trials, A against B
+# ---------------------------------------------------------------- trials and the comparison of two sides
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,19 +44,19 @@ class Samples:
 
 @dataclass(frozen=True, slots=True)
 class SampleComparison:
-    """One metric, base against head. Effects are relative: +.08 is head eight percent above base."""
+    """A comparison of one metric of base and head. Effects are relative: +.08 is head eight percent above base."""
 
     subject: str
     kind: VerdictKind
     message: str
     base_trials: int  # trials that counted
     head_trials: int
-    base: float | None = None  # medians
-    head: float | None = None
+    base: float | None = None  # median of base
+    head: float | None = None  # median of head
     effect: float | None = None  # Hodges-Lehmann shift
-    interval: tuple[float, float] | None = None  # of the effect, at 1 - alpha; None: too few trials for that alpha
-    p: float | None = None  # two-sided Mann-Whitney
-    p_adjusted: float | None = None  # Holm, over all metrics that were compared together
+    interval: tuple[float, float] | None = None  # interval of the effect at 1 - alpha; None: too few trials for alpha
+    p: float | None = None  # p of the two-sided Mann-Whitney test
+    p_adjusted: float | None = None  # p adjusted by Holm over all metrics that were compared together
     missing_trials: int = 0  # more trials per side, until a verdict can be expected
     warnings: tuple[str, ...] = ()
     detectable: float | None = None  # the smallest worsening that 9 of 10 such comparisons would call FAIL
@@ -64,10 +64,10 @@ class SampleComparison:
 
 @dataclass(frozen=True, slots=True)
 class NextStep:
-    """What to do after a comparison."""
+    """The next step after a comparison."""
 
     kind: Literal["more", "confirm"]
-    trials: int  # per side
+    trials: int  # trials per side
     reason: str
 
 
@@ -89,28 +89,28 @@ class MetricPoint:
 class LevelStep:
     """A step of a series from one level to another that lasts, or a trend from the first value to the last."""
 
-    at: int  # the first index of the new level; of a trend 0
-    before: float  # levels: interquartile means
+    at: int  # the first index of the new level; 0 for a trend
+    before: float  # the level before, an interquartile mean
     after: float
     effect: float  # relative: +.08 is eight percent more
-    interval: tuple[float, float] | None = None  # of the effect, 95%
+    interval: tuple[float, float] | None = None  # 95% interval of the effect
 
 
 @dataclass(frozen=True, slots=True)
 class MetricChange:
-    """A step with its cause."""
+    """A step, a trend or an outlying newest execution, with its cause."""
 
     step: LevelStep
     execution_id: str  # the first execution of the new level
     until: str  # the last execution of the new level
     at: float | None
-    commits: tuple[str | None, str | None]  # of the last execution of the old level, and the first of the new one
+    commits: tuple[str | None, str | None]  # commits of the old level's last and the new level's first execution
     cause: Cause
     reason: str = ""  # the reason for naming that cause
-    differences: tuple[str, ...] = ()  # of environment and label: `cudnn 8.9.2 → 9.1.0`
+    differences: tuple[str, ...] = ()  # differences of environment and label: `cudnn 8.9.2 → 9.1.0`
     is_worse: bool = False
     holds: bool = True  # the level has not returned since
-    too_few: int = 0  # newest executions, or those of a new environment, too few to judge; 0: they are enough
+    too_few: int = 0  # how many executions are newest or in a new environment, if too few to judge; else 0
     judgement: str = ""  # triage: ack, wontfix
     note: str = ""
     # a trend begins at `execution_id` and continues to `until`; `newest`: an outlier, or the beginning of a step
@@ -119,7 +119,7 @@ class MetricChange:
 
 @dataclass(frozen=True, slots=True)
 class MetricSeries:
-    """What can be compared: one method, metric, label and environment."""
+    """Executions that can be compared: with one method, metric, label and environment."""
 
     label: str | None
     fingerprint: str
@@ -154,11 +154,11 @@ class MetricHistory:
 
 @dataclass(frozen=True, slots=True)
 class LastingChange:
-    """A lasting change of a benchmark from one level to another: all metrics that changed at that place."""
+    """A lasting change of a benchmark from one level to another: all metrics that changed at one execution."""
 
     method: str
     steps: tuple[tuple[str, MetricChange], ...]  # metric, and its change
-    command: str  # the command that shows it
+    command: str  # the command that shows the change
 
     @property
     def first(self) -> MetricChange:
@@ -182,7 +182,7 @@ class MetricComparison:
     base: BenchSide
     head: BenchSide
     finding: Finding
-    confirmed: bool | None = None  # whether a rerun confirmed it; None: there was none
+    confirmed: bool | None = None  # whether a rerun confirmed the finding; None: there was no rerun
     setup: str = ""  # what distinguishes the environment from others of the same metric
     detectable: float | None = None  # the smallest worsening that 9 of 10 such comparisons would call FAIL
 

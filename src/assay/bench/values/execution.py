@@ -22,23 +22,23 @@ ASSAY = "assay"  # the source of executions that were not imported
 WALL_TIME = "wall_time"
 CPU_TIME = "cpu_time"
 THROUGHPUT = "throughput"
-PEAK_MEMORY = "peak_memory"  # in bytes, of the benchmark and all its descendants; asv's peakmem is the same
-PEAK_GPU_MEMORY = "peak_gpu_memory"  # in bytes, of the run's own processes
+PEAK_MEMORY = "peak_memory"  # bytes used by the benchmark and all its descendants; also the metric of asv's peakmem
+PEAK_GPU_MEMORY = "peak_gpu_memory"  # bytes used by the run's own processes
 NOT_REPORTED = -1.0  # wall_time of a benchmark that never reported
-SITE_PACKAGES = "site_package_info"  # key in `extra`: repositories that were checked out for it (PerfZero's)
+SITE_PACKAGES = "site_package_info"  # key in `extra`: repositories that PerfZero checked out
 PROFILE = "profile"  # key in `extra` of profiled executions: windows, profiler; notes if a window has no profile
 _COUNTS = ("allocations", "calls", "count", "counts", "instructions", "iterations", "parameters", "params", "size")
-RESULTS = frozenset(  # last parts of names of what a benchmark computes or counts: others do not change it
+RESULTS = frozenset(  # last parts of names of computed or counted metrics, which other processes do not change
     [*_COUNTS, "acc", "accuracy", "error", "errors", "loss"]
 )
 NOT_OBSERVED = "the machine was not observed while it ran: its supervisor was killed"  # an entry of `contaminated`
-BENCH_REPORT_FILE = "report.jsonl"  # in the run directory, as are these
+BENCH_REPORT_FILE = "report.jsonl"  # in the run directory, like the next three
 BENCH_MACHINE_FILE = "machine.json"  # for a trial on a farm: the observed state of its machine
 BENCH_OUTPUT_DIR = "output"
 BENCH_PROFILE_DIR = "profile"
 ENV_SOURCE = "ASSAY_SOURCE"  # on a farm: the folder on the node that contains Assay
 RANGE = "commit_range"  # key in `extra` of executions of a range of commits: the call that made them
-COMMITTED_AT = "committed_at"  # key in `extra`: their position in time
+COMMITTED_AT = "committed_at"  # key in `extra` of executions of a range of commits: position in time
 COMPARED = {"part_of": "comparison"}  # in `extra` of executions that are not in the order of their commits
 
 MethodKind = Literal["method", "command", "import"]
@@ -54,13 +54,13 @@ class BenchMethod:
     text: str  # as the user wrote it: `module.Class:method`, `module.function`, a command line
     name: str
     kind: MethodKind = "method"
-    timeout_s: float | None = None  # the benchmark's own, if it is one of a suite
+    timeout_s: float | None = None  # the benchmark's own time limit, if it is one of a suite
     is_listed: bool = False  # whether it is a single benchmark of a suite, not the name of several
 
     @property
     def is_filter(self) -> bool:
-        """Whether the name may match several: `module.Class.filter:REGEX` matches methods of the class by a regular
-        expression; the path of a suite, or of a part of it, means all benchmarks in it."""
+        """Whether the name may match several methods: `module.Class.filter:REGEX` matches methods of the class by a
+        regular expression; the path of a suite, or of a part of a suite, means all benchmarks in it."""
         is_several = ".filter:" in self.text or (is_suite(self.text) and not self.is_listed)
         return self.kind == "method" and is_several
 
@@ -87,14 +87,14 @@ def parse_method(text: str) -> BenchMethod:
 
 @dataclass(frozen=True, slots=True)
 class ProfileWindow:
-    """Seconds after the method began; `end_s` None: until it ends."""
+    """A window in seconds after the method began; `end_s` None: until the method ends."""
 
     begin_s: float
     end_s: float | None = None
 
 
 def parse_windows(text: str) -> tuple[ProfileWindow, ...]:
-    """Parse `2:5,8:` into two windows, the second open. Each begins after the last one has ended."""
+    """Parse `2:5,8:` into two windows, the second open. Each window must begin after the previous one has ended."""
     windows: list[ProfileWindow] = []
     for part in text.split(","):
         window = _parse_window(part.strip(), text)
@@ -129,29 +129,29 @@ def _parse_window(part: str, text: str) -> ProfileWindow:
 
 @dataclass(frozen=True, slots=True)
 class BenchVariant:
-    """The code that an execution measures, where one call measures several: a work tree, or other arguments."""
+    """One of several versions of the code that a call measures: a work tree, an environment or an interpreter."""
 
     label: str
-    folder: str | None = None  # its working directory; None: the request's
+    folder: str | None = None  # its working directory; None: the request's folder
     commit: str | None = None
     env: tuple[tuple[str, str], ...] = ()
-    environment: str | None = None  # words before the command, to choose its interpreter; "": the other side has some
+    environment: str | None = None  # words before a command, to choose its interpreter; "": the other side has words
 
 
 @dataclass(frozen=True, slots=True)
 class BenchRequest:
-    """The request of `run_benchmarks`. Trials are interleaved: t1 of every method, then t2."""
+    """The request of `run_benchmarks`. Trials are interleaved: the first of every method, then the second."""
 
     methods: tuple[BenchMethod, ...]
     trials: int = 1
-    timeout_s: float | None = None  # for each execution
+    timeout_s: float | None = None  # time limit of each execution
     label: str | None = None
-    folder: str | None = None  # where it runs, and where modules are found first; None: the working directory
+    folder: str | None = None  # where benchmarks run, and modules are found first; None: the working directory
     root: str | None = None
     slots: tuple[str, ...] | None = None  # None: a single slot with all GPUs, or one CPU slot: nothing runs in parallel
     python: str | None = None  # another interpreter; None: our own
     python_path: tuple[str, ...] = ()  # appended to sys.path of the child, absolute
-    first_path: tuple[str, ...] = ()  # put before everything else on sys.path; relative to the folder that it runs in
+    first_path: tuple[str, ...] = ()  # put before everything else on sys.path; relative to `folder`
     env: tuple[tuple[str, str], ...] = ()
     data_dir: str = ""  # given to the constructor as data_dir and root_data_dir
     tpu: str | None = None
@@ -159,13 +159,13 @@ class BenchRequest:
     class_type: Literal["tf_benchmark"] | None = None  # the constructor gets only constructor_args
     output_root: str | None = None  # output_dir is <output_root>/<execution_id>; None: <run dir>/output
     scratch_url: str | None = None  # with output_root: constructors get <scratch_url>/<execution_id> instead
-    execution_id: str | None = None  # id of the first; further ones get a numeric suffix. None: made from the time
+    execution_id: str | None = None  # id of the first execution, the others get a suffix; None: by time
     profile: tuple[ProfileWindow, ...] = ()
     profiler: Literal["auto", "framework", "py-spy"] = "auto"
-    profile_in_output: bool = False  # <output_dir>/profiler_data instead of <run dir>/profile
+    profile_in_output: bool = False  # write profiles to <output_dir>/profiler_data instead of <run dir>/profile
     patterns: tuple[tuple[str, str], ...] = ()  # metric → regular expression over the log
     refuse_contaminated: bool = False
-    foreign_limit: float = 0.1  # fraction of all cores that others may use before a result counts as contaminated
+    foreign_limit: float = 0.1  # fraction of all cores that other processes may use before a result is contaminated
     variants: tuple[BenchVariant, ...] = ()  # each method runs once per variant and trial, interleaved
     extra: Mapping[str, Any] = field(default_factory=dict)  # JSON-like, stored with each execution
     max_wait_s: float | None = None  # longest wait for checks that run, and for another benchmark
@@ -183,7 +183,7 @@ class ChildReport:
 
     begin: Mapping[str, Any] | None = None
     reports: tuple[Mapping[str, Any], ...] = ()  # the arguments of calls of `report_benchmark`
-    end: Mapping[str, Any] | None = None  # None: it was killed, or exited by os._exit
+    end: Mapping[str, Any] | None = None  # None: the child was killed, or exited by os._exit
     problems: tuple[str, ...] = ()  # lines that could not be read
 
 
@@ -214,7 +214,7 @@ class BenchResult:
 
     name: str  # full name of the method
     succeeded: bool
-    has_exception: bool = False  # it raised, crashed, was killed, or timed out
+    has_exception: bool = False  # the benchmark raised, crashed, was killed, or timed out
     iters: int | None = None
     wall_time: float = NOT_REPORTED
     cpu_time: float | None = None
@@ -223,11 +223,11 @@ class BenchResult:
     extras: Mapping[str, float | str] = field(default_factory=dict)
     samples: Mapping[str, tuple[float, ...]] = field(default_factory=dict)  # metric → raw measurements
     findings: tuple[Finding, ...] = ()
-    skipped: str = ""  # why it does not apply here, by its own account: it has no result, and has not failed
+    skipped: str = ""  # why the benchmark declares that it does not apply here: it has not failed
 
     @property
     def is_measured(self) -> bool:
-        """Whether it finished and reported its values. A violated bound is a failure, but the result is kept."""
+        """Whether the benchmark reported its values and finished. With a violated bound it fails, but is measured."""
         return not self.has_exception and all(found.kind is not VerdictKind.ERROR for found in self.findings)
 
     @property
@@ -258,17 +258,17 @@ class Framework:
 
 @dataclass(frozen=True, slots=True)
 class Peaks:
-    """Peaks of the whole process tree: exact for one process, by the kernel's counter; of several from readings."""
+    """Peaks of the whole process tree: exact for one process, by the kernel's counter; for several from readings."""
 
-    max_rss: int = 0  # bytes: of the largest process by the kernel's counter, or the largest sum of a reading
+    max_rss: int = 0  # bytes of the largest process by the kernel's counter, or the largest sum of one reading
     max_vms: int = 0
     max_cpu_percent: float = 0.0
     cpu_s: float | None = None
-    gpu_memory_bytes: int | None = None  # of the run's own processes
+    gpu_memory_bytes: int | None = None  # memory of the run's own processes
     gpu_power_w: float | None = None
     max_rss_bound: int = 0  # sum of the peaks of processes that were seen together: an upper estimate
     rss_basis: Literal["", "process", "tree"] = ""  # max_rss is of one process, or of several at one moment
-    # device: its memory less what was used before
+    # device: the GPU's memory in use, less what was in use before the run
     gpu_memory_basis: Literal["", "framework", "processes", "device"] = ""
 
 
@@ -301,7 +301,7 @@ class Machine:
     memory_bytes: int = 0
     governor: str = ""
     load_1m: float | None = None  # at the start of the run
-    foreign_cpu: float | None = None  # fraction of all cores that others used; None: the run was too short to measure
+    foreign_cpu: float | None = None  # fraction of all cores that other processes used; None: the run was too short
     accelerator_model: str = ""
     accelerator_count: int = 0
     accelerator_driver: str = ""
@@ -309,7 +309,7 @@ class Machine:
     gpus_after: tuple[GpuState, ...] = ()
     throttled: tuple[str, ...] = ()  # every reason seen before, during or after the run
     packages: Mapping[str, str] = field(default_factory=dict)
-    foreign_cpu_before: float | None = None  # fraction of all cores that others used just before the run
+    foreign_cpu_before: float | None = None  # fraction of all cores that other processes used just before the run
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,7 +333,7 @@ class BenchExecution:
     framework: Framework | None = None
     peaks: Peaks = field(default_factory=Peaks)
     contaminated: tuple[str, ...] = ()  # what may have disturbed the execution
-    refused: bool = False  # it is contaminated, and the caller does not accept that
+    refused: bool = False  # whether the caller does not accept it because it is contaminated
     profiles: tuple[str, ...] = ()  # trace files
     state: str = "done"  # state of the run
     log: str = ""  # the child's output
@@ -354,18 +354,18 @@ class BenchExecution:
         return {name: float(value) for name, value in peaks.items() if value} | self.result.numbers
 
     def find_disturbance(self, metric: str, *, in_turns: bool = False) -> tuple[str, ...]:
-        """Return what may have disturbed this metric, of all that may have disturbed the execution. `in_turns`: it ran
-        in turns with the other side of a comparison, so the load of others affects both alike."""
+        """Return the entries of `contaminated` that may have disturbed a metric. `in_turns`: the execution ran in turns
+        with the other side of a comparison, so the load of other processes affects both sides alike."""
         is_of_device = metric == PEAK_GPU_MEMORY and self.peaks.gpu_memory_basis == "device"
         if not is_sensitive(metric) and not is_of_device:
             return ()
-        is_cpu_time = metric.rpartition(".")[2] == CPU_TIME and not self.peaks.gpu_memory_bytes  # a GPU is waited for
+        is_cpu_time = metric.rpartition(".")[2] == CPU_TIME and not self.peaks.gpu_memory_bytes  # a GPU wait takes CPU
         bears_load = is_of_device or is_cpu_time or in_turns
         return tuple(each for each in self.contaminated if not bears_load or each == NOT_OBSERVED or "GPU" in each)
 
     @property
     def load(self) -> float | None:
-        """The fraction of all cores that others used, during the run or just before it; None if it is not known."""
+        """The fraction of all cores that other processes used during the run or just before it; None if unknown."""
         during = self.machine.foreign_cpu
         return self.machine.foreign_cpu_before if during is None else during
 
@@ -377,17 +377,17 @@ class BenchExecution:
 
     @property
     def is_compared(self) -> bool:
-        """Whether a comparison or a search ran it: old commits in turns with new ones, so not part of a history."""
+        """Whether a comparison or a search, which run commits in turns, ran the execution: histories exclude it."""
         return COMPARED.items() <= self.extra.items()
 
     @property
     def void(self) -> str:
-        """Why it has no result although it has not failed: it was interrupted, or skipped itself. Empty: it counts."""
+        """Why the execution has no result although it has not failed: `interrupted` or `skipped`; otherwise empty."""
         return "interrupted" if self.state == State.STOPPED else "skipped" if self.result.skipped else ""
 
     @property
     def is_profiled(self) -> bool:
-        """Whether it was profiled: its times are not those of an ordinary execution."""
+        """Whether the execution was profiled: its times are not those of an ordinary execution."""
         return bool(self.profiles) or PROFILE in self.extra
 
     @property
@@ -399,7 +399,7 @@ class BenchExecution:
     @property
     def code(self) -> str | None:
         """Identifies the state of the code: the commit, and after a `+` a hash of local edits and other checked-out
-        repositories. None if that was not recorded: the code is then unknown."""
+        repositories. None: the state was not recorded."""
         found = self.extra.get(SITE_PACKAGES)
         packages = found.items() if isinstance(found, Mapping) else ()
         known = sorted(((str(name), each) for name, each in packages if isinstance(each, Mapping)), key=itemgetter(0))
@@ -413,7 +413,7 @@ class BenchExecution:
 
     @property
     def _has_unknown_edits(self) -> bool:
-        """Return whether the code has edits that were not recorded: of an untracked benchmark only the name is."""
+        """Return whether the code has unrecorded edits: only the name of an untracked benchmark is recorded."""
         if self.git is None:
             return False
         parts = self.method.split(".")[:-1]
@@ -434,7 +434,7 @@ def is_size(name: str) -> bool:
 
 
 def is_sensitive(metric: str) -> bool:
-    """Return whether others on the machine may change a metric: times, rates, and what is not known to be otherwise."""
+    """Return whether other processes may change a metric: any metric except sizes, counts and computed results."""
     return not is_size(metric) and re.split(r"[^a-z]+", metric.lower())[-1] not in RESULTS
 
 
@@ -455,7 +455,7 @@ class BenchReport:
     """The result of one call."""
 
     executions: tuple[BenchExecution, ...]
-    interrupted: str | None = None  # the signal that interrupted it
+    interrupted: str | None = None  # the signal that interrupted the call
     problem: str | None = None  # a problem of the infrastructure
     notes: tuple[str, ...] = ()
 
