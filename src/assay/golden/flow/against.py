@@ -228,7 +228,7 @@ class _Check:
         sides = [*((each, rule.metric) for each in self.goldens.files), *((each, name) for each in self.files)]
         cut = [(file.name, file.extents[each]) for file, each in sides if each in file.extents]
         for where, extent in cut:
-            # empty for longer than the metric's widest interval; a last row of other metrics does not count
+            # the metric is empty for longer than its widest interval; a last row of other metrics does not count
             if extent.count > 1 and extent.empty - extent.last > extent.widest:
                 empty = f"is empty up to step {extent.empty:g}: a NaN, or a crash?"
                 message = f"{where} has no value after step {extent.last:g}, and {empty}"

@@ -176,10 +176,10 @@ class _Search:
         return Tried(commit.sha, worst.kind, message, *fields, elapsed_s), interrupted
 
     def _prepare_golden(self) -> None:
-        """Gather the good end, once, if there is no store."""
+        """Gather the good end, once, if there is no store. Raises UsageError if a store does not have the golden."""
         for context in self.contexts:
             if self.request.store:
-                manifests.load_manifest(context.manifest, context.test.name, context.hint_to_gather())  # raises
+                manifests.load_manifest(context.manifest, context.test.name, context.hint_to_gather())
                 continue
             with contextlib.suppress(UsageError):
                 if manifests.load_manifest(context.manifest, context.test.name).complete:

@@ -42,7 +42,7 @@ def gather_file(options: GoldenOptions, hooks: RunHooks | None = None) -> Golden
     """Record every test of the file."""
     if options.counting:
         return _each_test(load_golden_file(options.file, ("run",)), options, hooks or RunHooks(), count_test)
-    # the original tool gathers even without the flags of a check
+    # the original harness gathers even without the flags of a check
     needs: Sequence[Mode] = ("gather",) if options.is_harness and not options.replicas else ("gather", "run")
     file = load_golden_file(options.file, needs)
     tests = choose_tests(file, options.tests)

@@ -109,7 +109,7 @@ class _Gathering:
         self.golden: Golden | None = None
         self.runs: list[SegmentRun] = []
         self.findings: list[Finding] = []
-        self.console = CollectingConsole()  # its lines are warnings in the report
+        self.console = CollectingConsole()  # lines of this console are warnings in the report
         self.notes: list[str] = [*notes, *context.describe_locations()]
         self.manifest = context.manifest + manifests.PARTIAL_SUFFIX
         self._segments = SegmentBuilder(context, self.console)

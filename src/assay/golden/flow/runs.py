@@ -258,7 +258,7 @@ def choose_training(context: GoldenContext, hooks: RunHooks) -> tuple[RunSpec, l
     text = context.build_gather_command()
     # runs of the same code, environment and command are interchangeable
     origin = {"code": _hash(_load_code(context, text)), "environment": _hash(_load_surroundings(context, text))}
-    target = {"manifest": context.manifest} if context.test.from_start else {}  # the command has no folder
+    target = {"manifest": context.manifest} if context.test.from_start else {}  # no checkpoint folder in the command
     spec = context.build_spec(f"{GATHER_PREFIX}{build_stamp()}", text, {"mode": "gather", **origin, **target})
     notes: list[str] = []
     for path in reversed(list(run_directory.find_run_dirs(context.location.dir))):

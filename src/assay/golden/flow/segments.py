@@ -400,7 +400,7 @@ def describe_key(key: Key) -> str:
 
 
 def find_other(one: Key, other: Key) -> list[str]:
-    """Return the names for which both keys have a value, and the values differ."""
+    """Return the names that have a value in both keys, if the values differ."""
     return [name for name in one if name in other and one[name] != other[name]]
 
 
@@ -450,7 +450,7 @@ def _list_names(context: GoldenContext) -> dict[str, str]:
 
 def _use(context: GoldenContext, manifest_name: str) -> GoldenContext:
     path = manifests.manifest_path(context.store, context.test.name, manifest_name)
-    options = replace(context.options, manifest_name=manifest_name, environment=DEFAULT)  # the name is chosen
+    options = replace(context.options, manifest_name=manifest_name, environment=DEFAULT)  # the name has the environment
     return replace(context, manifest=path, options=options)
 
 
