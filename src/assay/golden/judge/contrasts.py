@@ -36,7 +36,7 @@ class Curves:
     resolution: float  # value of the last logged digit; 0: all digits were logged
 
     def is_steady(self, cell: str) -> bool:
-        """Whether equal runs give equal values, as its own repeats or another cell's run show."""
+        """Whether equal runs give equal values, as repeats of the cell or a run of another cell show."""
         rows = self.cells[cell]
         others = [other[0] for name, other in self.cells.items() if name != cell]
         return has_equal_replicas(rows) if len(rows) > 1 else any(has_equal_replicas([*rows, each]) for each in others)

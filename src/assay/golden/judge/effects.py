@@ -167,7 +167,7 @@ def measure_effects(golden: Array, checks: Array, starts: Sequence[int], variant
         freedom, runs = len(sample) - 1, 1 / len(golden) + 1 / len(checks)
         error = np.sqrt(pool_variance(sample.var(axis=0, ddof=1)) * runs) if freedom else None
         rows, of_checks, of_variants = (each - apart[0].mean(axis=0) for each in apart)
-        others = len(golden) / max(1, len(golden) - 1)  # from distances to the mean of all to the mean of the others
+        others = len(golden) / max(1, len(golden) - 1)  # scales distances from the mean of all to that of the others
         own = others * average(np.abs(rows), starts)
         return Effects(
             golden=_average_levels(golden, starts, in_logs),
@@ -218,7 +218,7 @@ def measure_size(golden: Array, starts: Sequence[int]) -> Array:
 
 
 def pool_variance(spread: Array) -> Array:
-    """Return half the window's own variance plus half the mean of all windows: five replicas do not show it well. A
+    """Return half the window's own variance plus half the mean of all windows: few replicas show it badly. A
     window without a finite variance (a check ended before it, or is infinitely far away) is ignored."""
     known = spread[np.isfinite(spread)]
     return 0.5 * np.where(np.isfinite(spread), spread, 0.0) + 0.5 * (known.mean() if len(known) else 0.0)

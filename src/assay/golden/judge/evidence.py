@@ -34,7 +34,7 @@ _COUNTED_NAMES = """
     lr learning schedule warmup momentum decay step steps iter iters iteration iterations epoch epochs batch batches
     sample samples token tokens image images
 """
-_IDLE = _SET | _COSTS | frozenset(_COUNTED_NAMES.split())  # set, counted or timed: these move where nothing trains, too
+_IDLE = _SET | _COSTS | frozenset(_COUNTED_NAMES.split())  # set, counted or timed values move without training, too
 _QUALITY_ENDS = ("acc", "accuracy", "score", "error", "err")
 
 

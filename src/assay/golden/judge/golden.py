@@ -41,7 +41,7 @@ from assay.values.series import find_direction
 from assay.values.verdict import Finding, VerdictKind
 
 MOST_CHECKS = 3
-MISSES = 0.1  # an effect that a check "would find" is missed by one in ten
+MISSES = 0.1  # an effect that a check "would find" is missed by one check in ten
 LADDER = (1.0, 2.0, 5.0)
 WIDER = 2.0  # noise measured from a few replicas varies by half; a factor of two is not chance
 QUIET = 1e-4  # smaller noise hides no relevant effect
@@ -253,7 +253,7 @@ def measure_levels(golden: Golden) -> dict[str, dict[str, float]]:
 
 
 def measure_drift(before: Levels, after: Levels) -> dict[str, float]:
-    """Return the relative change of each metric over the segments that both levels have, if there are any."""
+    """Return the relative change of each metric over the segments that are in both `before` and `after`."""
     drift: dict[str, float] = {}
     for name, levels in before.items():
         if pairs := [(level, after[name][start]) for start, level in levels.items() if start in after.get(name, {})]:

@@ -169,8 +169,8 @@ def find_drift(levels: Sequence[float | None]) -> list[Drift]:
 
 
 def _build_moves(name: str, nights: Sequence[Night], steps: Sequence[NightStep | Drift]) -> Iterator[Move]:
-    """Build the moves. A step is accepted if any night after it is accepted; a step is back if the last level differs
-    from a level before the step by no more than the uncertainty of the last step."""
+    """Build the moves. A step is accepted if any night from the step on is accepted; a step is back if the last level
+    differs from a level before the step by no more than the uncertainty of the last step."""
     edges = [*(step.at for step in steps), len(nights)]
     accepted = [any(night.accepted for night in nights[start:end]) for start, end in pairwise(edges)]
     for at, step in enumerate(steps):

@@ -1,4 +1,4 @@
-"""A golden segment and the runs that check it, aligned step by step. Mismatches are reported here, once.
+"""A golden segment and the runs that check it, aligned step by step. This module alone reports mismatches.
 
 Every mismatch becomes a finding that is not PASS: a metric or label that was not logged, a run that ended early, a gap,
 a step that was logged twice, a golden whose replicas have different steps.
@@ -109,7 +109,7 @@ def line_up(rule: Rule, segment: Segment, label: str, checks: Sequence[CheckRun]
     gaps = [] if partial else [finding for track in sound for finding in _find_gaps(track, steps, subject)]
     aligned = tuple(_align(track, steps) for track in sound)
     others = [metrics.get(rule.metric, {}).get(label) for metrics in segment.variants.values()]
-    whole = [track for track in others if track is not None and track.steps == steps]  # other steps are not used
+    whole = [track for track in others if track is not None and track.steps == steps]  # a variant must have all steps
     variants = tuple(track for track in whole if all(map(math.isfinite, track.values)))
     return Pair(subject, steps, golden, aligned, tuple(findings), tuple(gaps), variants)
 

@@ -82,7 +82,7 @@ def find_autocorrelation_time(rows: Array) -> float:
 @dataclass(frozen=True, slots=True)
 class Mean:
     """The residuals of steps from index `first` to before `end`: their mean, how far chance moves it (`reach` among all
-    tests together, `usual` in this one alone), and what is harmless in any case."""
+    tests together, `usual` in a single test), and the distance that is `harmless` in any case."""
 
     first: int
     end: int

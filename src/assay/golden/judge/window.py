@@ -213,7 +213,7 @@ def judge_movement(pair: Pair, tests: int) -> list[Finding]:
 
 @dataclass(frozen=True, slots=True)
 class WindowReport:
-    """Turns marked windows into a finding, which begins at the first and describes that with the largest effect."""
+    """Turns marked windows into a finding that begins at the first of them and describes the largest effect."""
 
     rule: Rule
     pair: Pair
@@ -263,7 +263,7 @@ class WindowReport:
         return next((digits for digits in range(3, 9) if float(f"{abs(value):.{digits}g}") > limit), 9)
 
     def _find_onset(self, marks: Array) -> int:
-        """Return the first step of the first marked window that is beyond the limit; if none is, its first step."""
+        """Return the first step of the first marked window that is beyond the limit, else the window's first step."""
         first = int(np.argmax(marks))
         end = self.starts[first + 1] if first + 1 < len(self.starts) else len(self.pair.steps)
         counts = np.diff([*self.starts, len(self.pair.steps)])
@@ -330,7 +330,7 @@ class WindowReport:
         return render_bounded(relative, float(low[window]), float(high[window]), digits)
 
     def _limit(self, window: int) -> str:
-        """Render the limit as `5%`; if the first window has its own, both: `1% (the first window's; 5% later)`."""
+        """Render the limit as `5%`; if the limit of the first window differs, render both limits."""
         alarms = [f"{100 * float(each):g}%" for each in build_alarms(self.rule, len(self.starts))]
         if alarms[0] == alarms[-1]:
             return alarms[window]
