@@ -19,7 +19,7 @@ from assay.values.verdict import SEVERITY, VerdictKind
 _MARKED = {VerdictKind.FAIL: "fail", VerdictKind.CHANGED: "changed", VerdictKind.INCONCLUSIVE: "open"}
 _STRIP_HEIGHT = 70  # the height of the lower part
 _TICK_ROOM = 12  # the height of a tick's number in the lower part
-_LEAST_STRIP = 0.001  # the lower part shows at least this much: differences far below it are not worth a scale
+_LEAST_STRIP = 0.001  # the lower part shows at least this range: much smaller differences need no scale
 _LARGEST = 1e300  # differences of larger values overflow
 _MOST_HOVERS = 150
 
@@ -132,7 +132,7 @@ def build_chart(
 
 
 def _join_marks(marks: Sequence[tuple[str, float, float]]) -> list[tuple[str, float, float]]:
-    """Join neighbouring windows with the same verdict, so that they get one word."""
+    """Join neighbouring windows with the same verdict, so that they get one label."""
     joined: list[tuple[str, float, float]] = []
     for style, start, end in sorted(marks, key=lambda mark: mark[1:]):
         if joined and joined[-1][0] == style and start <= joined[-1][2] + 1:
