@@ -134,7 +134,7 @@ def load_document(path: str) -> Any:
         is_cut = not text[error.pos :].strip() or "Unterminated" in error.msg
         what = "it is truncated: the JSON ends in the middle" if is_cut else f"column {error.colno}: {error.msg}"
         refuse(f"{path}:{error.lineno}", what)
-    except (ValueError, RecursionError) as error:  # not text, a key twice, an integer of many thousand digits
+    except (ValueError, RecursionError) as error:  # for example text that is not UTF-8, or a key that is there twice
         refuse(path, f"its JSON cannot be read: {error}")
 
 

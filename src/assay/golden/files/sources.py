@@ -67,7 +67,7 @@ def list_sources(path: str) -> list[GoldenSource]:
         unknown: list[str] = []
         if not (found := list(_list_folder(path, unknown))):
             refuse(path, "no file in this folder is of a known format", KNOWN)
-        # a file that is not a recording, but differs from one in its number alone, is of a run that crashed
+        # a file that is not a recording, but differs from one in its number alone, is probably of a run that crashed
         names = {re.sub(r"\d+", _MARK, each) for source in found for each in source.paths}
         for each in unknown:
             if re.search(r"\d", os.path.basename(each)) and re.sub(r"\d+", _MARK, each) in names:
