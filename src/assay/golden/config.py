@@ -78,7 +78,7 @@ _HOW_TO = """FILE is the convergence harness's YAML, or a native study with a `g
 
 
 def load_golden_file(path: str, needs: Sequence[Mode] = ("gather", "run")) -> GoldenFile:
-    """Load a convergence file. Raises UsageError if it cannot be read, ConfigError with all of its errors."""
+    """Load a convergence file. Raises UsageError if it cannot be read, ConfigError with all errors in it."""
     folder = os.getcwd()
     full = os.path.join(folder, path)
     text = load_text(full, path, lambda: _HOW_TO)
@@ -155,7 +155,7 @@ class _Reader(Fields):
         return self.child(self._top, name, SECTION, lambda node, key: self.integer(node, key, 1), default)
 
     def _text(self, name: str, wanted: str) -> str:
-        """Return the string of a key; an empty one if the key is missing."""
+        """Return the string of a key; an empty string if the key is missing."""
         return self.child(self._top, name, SECTION, lambda node, key: self.text(node, key, wanted), "")
 
     def _check_checkpoints(self) -> None:

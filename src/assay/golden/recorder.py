@@ -159,7 +159,7 @@ class Values:
 
     found: dict[tuple[str, str], dict[int, tuple[float, str]]] = field(default_factory=dict)
     noted: list[str] = field(default_factory=list)
-    # by metric: values that are not numbers, and their steps
+    # metric → descriptions of its values that are not numbers
     unread: dict[str, list[str]] = field(default_factory=dict)
     last_step: int | None = None
     first_step: int | None = None

@@ -160,7 +160,7 @@ class BlameReport:
 
     @property
     def exit_code(self) -> ExitCode:
-        """INCONCLUSIVE if an effect is not larger than the repeats differ, so that it may be 0 or not."""
+        """INCONCLUSIVE if an effect is within the noise of the repeats, so that it may be 0."""
         if self.interrupted or self.problem:
             return ExitCode.INTERRUPTED if self.interrupted else ExitCode.INTERNAL
         if any(cell.problem for cell in self.cells) or not self.effects:

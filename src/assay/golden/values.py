@@ -46,7 +46,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Track:
-    """One metric (or one label of it) of one replica over one segment."""
+    """The values of one metric (or one label of a metric) of one replica over one segment."""
 
     steps: tuple[int, ...]
     values: tuple[float, ...]
@@ -110,7 +110,7 @@ class Golden:
     steps_beyond: int | None = None  # added to the length of a check, for a program that counts from 0 and stops one
     # step short; None: unknown
     repeats_start: bool | None = None  # whether a run from a checkpoint logs the checkpoint's own step; None: unknown
-    gaps: tuple[tuple[str, int], ...] = ()  # metric and step of each value that the file it was read from lacks
+    gaps: tuple[tuple[str, int], ...] = ()  # metric and step of each value that the golden's file lacks
 
     @property
     def notes(self) -> list[str]:
@@ -314,17 +314,17 @@ class SegmentReport:
 
 @dataclass(frozen=True, slots=True)
 class SameReport:
-    """One configuration of `golden.same`, over all segments."""
+    """The verdict on one configuration of `golden.same`, over all segments."""
 
     name: str
-    title: str  # its variables and arguments
+    title: str  # the configuration's variables and arguments
     verdict: Verdict
     segments: tuple[SegmentReport, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class GoldenTestReport:
-    """One test of the file."""
+    """The result of `gather` or `check` of one test."""
 
     test: str
     manifest: str
@@ -332,9 +332,9 @@ class GoldenTestReport:
     golden: Golden | None = None
     segments: tuple[SegmentReport, ...] = ()
     runs: tuple[SegmentRun, ...] = ()  # gather: the training itself, then the replicas
-    notes: tuple[str, ...] = ()  # what was chosen, what was left out
+    notes: tuple[str, ...] = ()  # notes on what was chosen or left out
     warnings: tuple[str, ...] = ()
-    differs: tuple[str, ...] = ()  # from the recording, besides the values: packages, command, configuration, device
+    differs: tuple[str, ...] = ()  # differences from the recording, without values: packages, command, device and so on
     exit_code: ExitCode | None = None  # the exit code of an error that left nothing to judge
     interrupted: str | None = None  # the signal that interrupted the test
     problem: str | None = None  # a problem of the infrastructure
@@ -352,7 +352,7 @@ class GoldenTestReport:
 
 @dataclass(frozen=True, slots=True)
 class GoldenReport:
-    """The result of `gather` or `check` of a file; all reports are built from it."""
+    """The result of `gather` or `check` of a file, from which all reports are built."""
 
     mode: ReportMode
     source: str
