@@ -1,4 +1,4 @@
-"""The names that other packages use of golden recordings. They load on first use."""
+"""The names that other packages use of golden recordings, loaded on first use."""
 
 from __future__ import annotations
 

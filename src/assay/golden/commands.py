@@ -61,7 +61,7 @@ GROUP = Group(
 
 @contextmanager
 def store_here(store: str | None, notify: Notify, *, writes: bool = False) -> Iterator[str | None]:
-    """Yield a local folder for the store: for one at an address a copy, sent back if the command writes."""
+    """Yield a local folder for the store; a store at an address is copied, and sent back if the command writes."""
     if store is None or "://" not in store:
         yield store
         return

@@ -1,4 +1,4 @@
-"""Convergence files: the original's, or a native study with a `golden:` section.
+"""Convergence files: YAML of the original harness, or a native study with a `golden:` section.
 
 A native study describes one training. Its `golden:` section defines how much of it is recorded, and by which rules a
 check is judged. `golden: {segment: 300}` is enough: every run begins at step 0, and is ended after its segment. A long
@@ -78,7 +78,7 @@ _HOW_TO = """FILE is the convergence harness's YAML, or a native study with a `g
 
 
 def load_golden_file(path: str, needs: Sequence[Mode] = ("gather", "run")) -> GoldenFile:
-    """Load a convergence file. Raises UsageError if it cannot be read, ConfigError with all of its errors."""
+    """Load a convergence file. Raises UsageError if it cannot be read, ConfigError with all errors in it."""
     folder = os.getcwd()
     full = os.path.join(folder, path)
     text = load_text(full, path, lambda: _HOW_TO)
@@ -86,7 +86,7 @@ def load_golden_file(path: str, needs: Sequence[Mode] = ("gather", "run")) -> Go
     config_hash = hashlib.sha256(text.encode()).hexdigest()
     document = next(node for node in nodes if not node.is_null)
     is_original, keys = looks_like_convergence(nodes), {entry.key for entry in document.items()}
-    if not is_original and not keys & {SECTION, "study", "command", "commands"}:  # neither format
+    if not is_original and not keys & {SECTION, "study", "command", "commands"}:  # the file has neither format
         raise ConfigError([Problem("there is neither a test nor a `golden:` section", "", document.position, _HOW_TO)])
     section = document.find(SECTION)
     if not is_original or (section is not None and section.find("log_parsing") is None):
@@ -155,7 +155,7 @@ class _Reader(Fields):
         return self.child(self._top, name, SECTION, lambda node, key: self.integer(node, key, 1), default)
 
     def _text(self, name: str, wanted: str) -> str:
-        """Return the string of a key; an empty one if the key is missing."""
+        """Return the string of a key; an empty string if the key is missing."""
         return self.child(self._top, name, SECTION, lambda node, key: self.text(node, key, wanted), "")
 
     def _check_checkpoints(self) -> None:
@@ -229,7 +229,7 @@ class _Reader(Fields):
         return self.child(fields, name, key, lambda node, where: self.open_mapping(node, where, what), [])
 
     def _same(self) -> tuple[Variant, ...]:
-        """Return configurations that must agree. The canonical one would agree with itself, and is refused."""
+        """Return configurations that must agree. The canonical configuration is refused: it would agree with itself."""
         found = self._variants("same")
         pieces = [piece.text for each in self._study.commands for piece in each.pieces if isinstance(piece, ShellText)]
         command = f" {' '.join(pieces)} "
@@ -266,7 +266,7 @@ class _Reader(Fields):
         return tuple(faults)
 
     def _rules(self, patterns: Sequence[Pattern]) -> tuple[Rule, ...]:
-        names: list[str] = []  # named groups name themselves
+        names: list[str] = []  # a named group is a metric of that name
         for pattern in patterns:
             names += list(re.compile(pattern.regex).groupindex) or [pattern.metric]
         known = tuple(dict.fromkeys(names))

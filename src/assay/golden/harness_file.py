@@ -1,7 +1,7 @@
-"""The convergence harness's YAML → GoldenTests: one for each top-level name.
+"""Parses YAML of the original convergence harness into GoldenTests, one for each top-level name.
 
-A file that the original accepted has the same effect here, with a warning if that would surprise a user; what could
-only end in a wrong verdict is an error.
+A file that the original harness accepts has the same effect, with a warning if the effect may surprise a user; an entry
+that can only lead to a wrong verdict is an error.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ def looks_like_convergence(nodes: Sequence[Node]) -> bool:
 def parse_convergence(
     nodes: Sequence[Node], needs: Sequence[Mode]
 ) -> tuple[tuple[GoldenTest, ...], tuple[Problem, ...]]:
-    """Return tests and warnings; raise ConfigError with all problems. As in the original, `flags` must have both
-    sections, and only a section that is used (`needs`) must be complete."""
+    """Return tests and warnings; raise ConfigError with all problems. As in the original harness, `flags` must
+    have both sections, and only a section that is used (`needs`) must be complete."""
     problems = Problems()
     documents = [node for node in nodes if not node.is_null]
     for extra in documents[1:]:
@@ -129,7 +129,7 @@ class _TestReader(Fields):
             self.problems.found.append(problem)
 
     def _known(self, node: Node, key: str, names: Sequence[str]) -> Mapping[str, Item]:
-        """Return the known entries of a mapping; ignore other keys, as the original does, with a warning."""
+        """Return the known entries of a mapping; ignore other keys, as the original harness does, with a warning."""
         if node.kind != "mapping":
             self.refuse(node, key, "a mapping", f"with the keys {', '.join(names)}")
             return {}
@@ -230,11 +230,11 @@ class _TestReader(Fields):
         return float(value)
 
     def _flags(self, node: Node, key: str) -> dict[str, tuple[FlagSpec, ...]]:
-        """The flags in the order of the command: those that we set, those of the mode, the common ones."""
+        """Return the flags in the order of the command: flags that Assay sets, flags of the mode, common flags."""
         sections = self._known(node, key, ("common", "gather", "run"))
         common: tuple[FlagSpec, ...] = self.child(sections, "common", key, self._plain_flags, ())
         missing = [mode for mode in SET_BY_US if mode not in sections]
-        for mode in missing:  # reported before any flag: the original looks for the sections first
+        for mode in missing:  # missing sections are reported before flags, as by the original harness
             hint = f"both gather and run must be there, as in {mode}: {{{SET_BY_US[mode][0]}: {_FLAG_EXAMPLE}}}"
             self._miss(MissingSection, f"the section {mode} is missing", key, self._top["flags"], hint)
         return {
@@ -275,7 +275,7 @@ class _TestReader(Fields):
         return tuple(flag for flag in found if flag is not None)
 
     def _flag(self, entry: Item, key: str, ours: str | None = None) -> FlagSpec | None:
-        """Parse a flag. `ours`: the mode, if the flag is one of those that we set."""
+        """Parse a flag. `ours`: the mode, if the flag is one that Assay sets."""
         has_length = ours is not None and entry.key == _LENGTH
         fields = self._known(entry.node, key, (*_FLAG_KEYS, "counts") if has_length else _FLAG_KEYS)
         if "key" not in fields:
@@ -290,11 +290,11 @@ class _TestReader(Fields):
         if name is None:
             return None
         if ours:
-            # this flag of ours may state that the length of a check is an amount, not the step to train to
+            # the flag for the length may state that it takes an amount, not the step to train to
             counts = self.child(fields, "counts", key, lambda node, at: self.one_of(node, at, ("total", "segment")), "")
             flag = self._our_flag(entry, key, name, value, is_set)
             return replace(flag, name="run_length") if counts == "segment" else flag
-        if is_set:  # as in the original: nothing sets such a flag
+        if is_set:  # as in the original harness, nothing sets such a flag
             known = ", ".join((*SET_BY_US["gather"], *SET_BY_US["run"]))
             hint = f"only {known} are set by the harness; give it a value"
             given = fields["set_in_script"]
@@ -313,7 +313,7 @@ class _TestReader(Fields):
         return FlagSpec(entry.key, name, is_set=True)
 
     def _value(self, node: Node, key: str) -> str | None:
-        """Return a value as Python's `str()` renders it, as in the original; None, for null, is the bare flag."""
+        """Render a value by `str()`, as the original harness does; None, for null, is a flag without a value."""
         if node.kind != "scalar" and not node.is_null:
             self.refuse(node, key, "a single value", "several words need a flag each")
         return str(node.value) if node.kind == "scalar" and not node.is_null else None

@@ -1,13 +1,13 @@
 """Manifests: a golden recording on disk.
 
-Version 1 is the original's: one JSON object with `ckpt_logs` alone. Version 2 leaves `ckpt_logs` as it was, so that the
-original can still read it, and adds keys next to it: `format`, `test`, `complete`, `steps_per_segment`, `provenance`,
-`noise`, `replicas`, `variants`, `checkpoints`, `history`, `steps_beyond`, `repeats_start`, `counts`. Version 3 is
-written for a golden without checkpoints alone: its one segment has `"checkpoint": null`, which version 2 refuses.
+Version 1 is the format of the original harness: one JSON object with `ckpt_logs` alone. Version 2 keeps `ckpt_logs` for
+the original harness, and adds the keys `format`, `test`, `complete`, `steps_per_segment`, `provenance`, `noise`,
+`replicas`, `variants`, `checkpoints`, `history`, `steps_beyond`, `repeats_start`, `counts`. Version 3 is written only
+for a golden without checkpoints: the one segment of such a golden has `"checkpoint": null`, which version 2 refuses.
 
-`counts` states what the file holds. A file that holds less is damaged: a segment that was deleted would not be checked,
-and without its replicas a metric would be judged by less. Files without `counts` (the original's, and earlier ones of
-ours) are checked by what else they contain.
+`counts` states what the file contains. A file that contains less than its `counts` is damaged: a deleted segment would
+not be checked, and a metric without its replicas would be judged by less. A file without `counts`, of the original
+harness or of an earlier Assay, is damaged if it refers to segments or replicas that it lacks.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ WITH_CHECKPOINTS = 2  # the format that is enough for a golden whose segments be
 CHECKPOINT_DIR = "ckpts"
 PARTIAL_SUFFIX = ".partial"  # the end of a recording's name until its gathering has ended well
 _REMEDY = "gather it again, or bring it back from a copy"
-_UNLABELLED = "0"  # how the original writes the only value of a metric without labels
+_UNLABELLED = "0"  # the label that the original harness writes for a metric without labels
 _OBJECTS = dict.fromkeys(("files", "hardware", "packages", "rules", "seeds", "variants"), dict | None)
 
 Labels = dict[str, tuple[Track, ...]]
@@ -41,7 +41,7 @@ def manifest_path(store: str, test: str, name: str) -> str:
 
 
 def load_manifest(path: str, test: str, how_to: str | None = None) -> Golden:
-    """Load a golden. Raises UsageError, with `how_to` as its hint, if there is none, FormatError if it is damaged."""
+    """Load a golden. Raises UsageError, with `how_to` as its hint, if none exists, FormatError if it is damaged."""
     try:
         with open(path, encoding="utf-8") as file:
             text = file.read()
@@ -122,7 +122,7 @@ def _damaged(file: str, what: str) -> FormatError:
 
 
 def _get(content: Mapping[str, Any], *keys: str) -> Mapping[str, Any]:
-    """Return the object at these keys; an empty one if there is none."""
+    """Return the object at the path `keys`, or an empty object."""
     found = content
     for number, key in enumerate(keys, 1):
         found = _check_object(found.get(key, {}), ".".join(keys[:number]))
@@ -176,7 +176,7 @@ def _count_contents(segment: Segment) -> dict[str, Any]:
 
 
 def _check_counts(content: Mapping[str, Any], segments: Mapping[str, Segment]) -> None:
-    """Raise an error if the file holds less than it states."""
+    """Raise an error if the file contains less than its `counts` state."""
     if content.get("counts") is None:
         _check_traces(content, segments)
         return
@@ -219,7 +219,7 @@ def _parse_results(results: Mapping[str, Any], where: str, gaps: list[tuple[str,
         step = _parse_step(step_text, f"{where}.results")
         for metric, labels in _check_object(metrics, f"{where}.results.{step_text}").items():
             for label, text in (labels if isinstance(labels, dict) else {_UNLABELLED: labels}).items():
-                if text is None:  # the original writes null for a step line without the metric
+                if text is None:  # the original harness writes null for a step line without the metric
                     gaps.append((metric, step))
                     continue
                 texts.setdefault(metric, {}).setdefault(label, []).append((step, str(text)))
@@ -284,7 +284,7 @@ def render_lines(value: Any, depth: int = 0, limit: int = 2) -> str:
 
 
 def _build_keys(segments: Iterable[Segment]) -> list[str]:
-    """Return the start step of each segment; a second checkpoint of one step gets a mark, so that both are kept."""
+    """Return the start step of each segment as its key; a second segment of one step gets a suffix, to keep both."""
     keys: list[str] = []
     for segment in segments:
         key, count = str(segment.start_step), 1
@@ -324,7 +324,7 @@ def _texts(track: Track) -> list[str]:
 
 
 def write_manifest(path: str, golden: Golden) -> None:
-    """Replace a manifest in one step. A golden with which no check can be compared is refused."""
+    """Replace a manifest atomically. Raises BadRecordingError if judged values of a complete golden are not finite."""
     if golden.complete and (broken := find_not_finite(golden, golden.rules)):
         raise BadRecordingError(f"this recording cannot be used: {broken[0]}", f"{path} is left as it was")
     _write(path, render_manifest(golden))
@@ -371,7 +371,7 @@ def find_not_finite(golden: Golden, metrics: Collection[str]) -> list[str]:
 
 
 def list_manifests(store: str) -> list[str]:
-    """Every manifest in a store, whatever its name: archived, partial and damaged ones too."""
+    """List every manifest in a store, whatever its name: archived, partial and damaged manifests, too."""
     try:
         paths = [entry.path for entry in os.scandir(store) if entry.is_file()]
     except OSError:
@@ -386,7 +386,7 @@ def list_manifests(store: str) -> list[str]:
 
 
 def load_references(manifest: str) -> set[str] | None:
-    """Return the checkpoints that a manifest refers to; None if that is not known."""
+    """Return the checkpoints that a manifest refers to; None if it cannot be read."""
     try:
         with open(manifest, encoding="utf-8") as file:
             logs = json.load(file)["ckpt_logs"].values()
@@ -397,8 +397,8 @@ def load_references(manifest: str) -> set[str] | None:
 
 
 def choose_checkpoint_dir(manifest: str, wanted: str) -> str:
-    """Return `wanted` or, if a manifest of the store has checkpoints there, a folder below it that no manifest uses. It
-    depends on the store's manifests alone, so that an interrupted gathering continues in its folder."""
+    """Return `wanted` or, if a manifest of the store has checkpoints there, a folder below it that no manifest uses.
+    The choice depends on the store's manifests alone, so that an interrupted gathering continues in its folder."""
     store = os.path.dirname(os.path.abspath(manifest))
     others = [path for path in list_manifests(store) if path != os.path.abspath(manifest) + PARTIAL_SUFFIX]
     used = [load_references(path) for path in others]
@@ -436,12 +436,12 @@ def _remove(path: str, base: str) -> None:
         while (path := os.path.dirname(path)) != base:
             os.rmdir(path)
     except OSError:
-        return  # something else is there, or it was removed already: neither harms the golden
+        return  # the folder has other files, or the path was removed already: the golden is not affected
 
 
 def find_checkpoint(manifest: str, checkpoint: str) -> str | None:
-    """Find the checkpoint's path, relative to the manifest or, as in the original, to the folder of checkpoints. A
-    segment that begins with the training has no checkpoint: its path is empty."""
+    """Find the checkpoint's path, relative to the manifest or, as in the original harness, to the checkpoint folder.
+    The path of a segment that begins with the training is empty."""
     if not checkpoint:
         return ""
     folder = os.path.dirname(os.path.abspath(manifest))
@@ -453,7 +453,7 @@ def find_checkpoint(manifest: str, checkpoint: str) -> str | None:
 
 
 def hash_checkpoint(path: str) -> str | None:
-    """Return the hash of a file, or of all files of a folder with their names; None if it cannot be read."""
+    """Return the hash of a file, or of all files of a folder with their names; None if a file cannot be read."""
     digest = hashlib.sha256()
     inner = [os.path.relpath(os.path.join(base, name), path) for base, _, files in os.walk(path) for name in files]
     try:

@@ -36,7 +36,7 @@ _RECENT = 12  # checks of a test in a list
 _MOST_CHECKS = 200  # checks in a history
 _MOST_LISTED = 50  # reports in a list
 _MOST_NIGHTS = 40  # checks whose curves are read
-_MOST_FOLDERS = 2000  # searched for stores
+_MOST_FOLDERS = 2000  # folders that are searched for stores
 _POINTS: Mapping[VerdictKind, tuple[str, str]] = {  # style and marker; both show the verdict
     VerdictKind.PASS: ("c2 point", "dot"),
     VerdictKind.CHANGED: ("c6 point", "square"),
@@ -48,7 +48,7 @@ _POINTS: Mapping[VerdictKind, tuple[str, str]] = {  # style and marker; both sho
 
 @dataclass(frozen=True, slots=True)
 class GoldenCard:
-    """`checks`: the newest first. `problems`: reports that cannot be read, or contradict themselves."""
+    """A test with its reports. `checks`: the newest first. `problems`: of unreadable or inconsistent reports."""
 
     slug: str
     location: StudyLocation
@@ -79,12 +79,12 @@ def list_goldens(locations: Mapping[str, StudyLocation]) -> list[GoldenCard]:
 
 def _load_heads(location: StudyLocation, ids: Sequence[str]) -> Iterator[Head]:
     for each in ids:
-        with suppress(NotFoundError):  # deleted since the folder was listed
+        with suppress(NotFoundError):  # the report was deleted after the folder was listed
             yield load_head(location, each)
 
 
 def list_unkept(locations: Mapping[str, StudyLocation]) -> list[tuple[str, StudyLocation]]:
-    """Tests that were recorded or checked before reports were kept: their verdicts are unknown."""
+    """List tests that were recorded or checked before reports were kept: their verdicts are unknown."""
     return [
         (slug, location)
         for slug, location in locations.items()
@@ -94,7 +94,7 @@ def list_unkept(locations: Mapping[str, StudyLocation]) -> list[tuple[str, Study
 
 @dataclass(frozen=True, slots=True)
 class GoldenPage:
-    """The page of a test. `head` None: there is no report. `blocks`: of the report; `history`: the newest first."""
+    """The page of a test. `head` None: there is no report. `blocks`: the report; `history`: the newest head first."""
 
     head: Head | None
     blocks: Sequence[doc.Block]
@@ -130,7 +130,7 @@ def build_golden_page(location: StudyLocation, wanted: str | None) -> GoldenPage
 
 
 def build_commands(head: Head | None, root: str) -> list[tuple[str, str]]:
-    """Commands for the folder in which the check was started: `source` is as the user wrote it."""
+    """Build commands for the folder in which the check was started: `source` is the path as the user wrote it."""
     folder, _, name = head.manifest.rpartition("/") if head else ("", "", "")
     if head is None or not folder or not name.startswith(f"{head.test}_"):
         return []
@@ -163,7 +163,7 @@ def build_check_comparison(location: StudyLocation, one: str, other: str) -> Seq
     made = [each.golden.provenance.get("gathered_at") if each.golden else None for each in (mine, theirs)]
     if made[0] != made[1]:
         blocks.insert(0, doc.Text("The two were checked against different recordings; the band is that of this one."))
-    # of two segments that begin at the same step, the first
+    # the first of two segments that begin at the same step is compared
     others = {(part.start_step, each.metric): each for part in reversed(theirs.segments) for each in part.metrics}
     charts = [
         chart
@@ -194,7 +194,7 @@ def _build_recording(manifest: str, problems: list[str]) -> list[doc.Block]:
     try:
         there = os.path.isfile(manifest) or os.path.isdir(manifest)  # a pipe would block
         found = load_recordings(manifest) if there else ()
-    except (AssayError, OSError):  # its content is not shown: it may be any file
+    except (AssayError, OSError):  # the file's content is not shown: it may be any file
         problems.append(f"the golden recording {manifest} cannot be read now")
         return []
     if not there:
@@ -213,14 +213,14 @@ def _build_moved(location: StudyLocation, checks: Sequence[Head]) -> Iterator[do
 
 @lru_cache(maxsize=256)
 def _describe_nights(location: StudyLocation, ids: tuple[str, ...], _accepted: str) -> list[tuple[str, str]]:
-    """A verdict and a sentence for each device; cached, since all curves are read for them."""
+    """Return a verdict and a sentence for each device; cached, because all curves must be read."""
     find_steps = plugins.find_function("series.change_points")
     found = load_kept_histories(location, ids[0], find_steps) if find_steps else []
     return [(str(each.verdict.kind), f" {each.environment}: {describe_history(each)}") for each in found]
 
 
 def build_drift(checks: Sequence[Head]) -> Iterator[doc.Block]:
-    """The largest effect of each metric in each check, the oldest check first."""
+    """Draw the largest effect of each metric in each check, the oldest check first."""
     by_metric: dict[str, list[tuple[int, Head, VerdictKind, float]]] = {}
     for number, head in enumerate(checks, 1):
         for metric in dict.fromkeys(row.metric for row in head.rows):
@@ -301,7 +301,7 @@ def build_stored_blocks(stored: StoredRecording) -> Sequence[doc.Block]:
 
 
 def find_kept(path: str) -> tuple[StudyLocation, str]:
-    """The study and the id of a report that is named by its file. Raises UsageError for another file."""
+    """Return the study and the id of the report at `path`. Raises UsageError if the file is not a kept report."""
     folder, name = os.path.split(os.path.abspath(path))
     study = os.path.dirname(os.path.dirname(folder))
     kept = parse_name(name)

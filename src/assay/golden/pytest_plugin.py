@@ -4,7 +4,7 @@
     def test_training_still_converges():
         pass
 
-The check runs when the function has returned. With the fixture the function runs it itself and gets the report:
+The check runs when the function has returned. With the fixture the function runs the check itself and gets the report:
 
     def test_training_still_converges(convergence):
         report = convergence(config="golden.yml")
@@ -56,7 +56,7 @@ def pytest_runtest_call(item: pytest.Item) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> None:  # noqa: ARG001
-    """A failure of `do_convergence_test` begins with what is wrong, and shows the test's lines, not ours."""
+    """Make a failure of `do_convergence_test` begin with what is wrong, and show the test's lines, not Assay's."""
     found = call.excinfo
     if found is None or found.type.__module__ != _HELPER or not hasattr(found.value, "report"):
         return
@@ -77,7 +77,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 @pytest.fixture
 def convergence(request: pytest.FixtureRequest) -> Convergence:
-    """Call it with `config`, or without it where the marker has it."""
+    """Return a function that checks; call it with `config`, unless the marker has `config`."""
     return Convergence(request.node)
 
 
@@ -123,11 +123,11 @@ class Convergence:
                 return check_file(GoldenOptions(config, store or "", root=root, **options), RunHooks(tick_s=0.1))
         except AssayError as error:
             message = error.render()
-        # outside of the handler: pytest would print the error a second time as its cause
+        # pytest.fail is outside of the handler: pytest would print the error a second time as the cause
         pytest.fail(message, pytrace=False)
 
     def _resolve(self, path: str | Path) -> str:
-        """A path next to the test's file, else under pytest's root folder."""
+        """Return the absolute path, next to the test's file, else under pytest's root folder."""
         near = os.path.join(os.path.dirname(str(self._item.path)), path)
         below = os.path.join(str(self._item.config.rootpath), path)
         return os.path.abspath(near if os.path.exists(near) or not os.path.exists(below) else below)
@@ -147,7 +147,7 @@ def _check_arguments(arguments: dict[str, Any], args: tuple[Any, ...]) -> dict[s
 
 
 def _choose_root(item: pytest.Item) -> str:
-    """Return the folder of this test's runs: in pytest's cache, which keeps the last ones only, or a temporary one."""
+    """Return the folder of this test's runs: in pytest's cache, with only the last runs, or a temporary folder."""
     import hashlib
     import shutil
     import tempfile

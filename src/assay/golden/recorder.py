@@ -23,7 +23,7 @@ LINE_LIMIT_BYTES = 1 << 20
 _NUMBER = re.compile(NUMBER)
 _NOT_FINITE = re.compile(r"(?<![\w.])[-+]?(?:nan|inf(?:inity)?)(?![\w.])", re.IGNORECASE)
 _END = re.compile(rb"[\r\n]+")
-STEP_GROUP = "step"  # in a pattern for saved checkpoints
+STEP_GROUP = "step"  # the group of the step in a pattern for saved checkpoints
 
 
 class Logged(NamedTuple):
@@ -52,12 +52,12 @@ class LogLine(NamedTuple):
 
 
 class LogReader:
-    """Bytes of a growing log → the lines that match."""
+    """Parses the bytes of a growing log into the lines that match a pattern."""
 
     def __init__(
         self, step: Pattern | None, metrics: Sequence[Pattern], save: Pattern | None = None, named_groups: bool = False
     ) -> None:
-        """`step` None: the n-th value of a metric is that of step n. `named_groups`: groups with names are metrics."""
+        """`step` None: the n-th value of a metric has step n. `named_groups`: groups with names are metrics."""
         self._step = re.compile(step.regex) if step else None
         self._counts: dict[tuple[str, str], int] = {}  # values so far by metric and label, if no pattern reads steps
         self._save = re.compile(save.regex) if save else None
@@ -89,7 +89,7 @@ class LogReader:
         return LogLine(step, values, saved, bad_step) if match or values or saved else None
 
     def _count(self, values: Sequence[Logged]) -> tuple[int | None, tuple[Logged, ...]]:
-        """Give each value its own step; return also the step of the line, if it is beyond all before it."""
+        """Number the values of each metric as steps; return the line's step, if it is a new maximum, and the values."""
         last, counted = max(self._counts.values(), default=0), list[Logged]()
         for logged in values:
             name = logged.metric, logged.label
@@ -108,7 +108,7 @@ class LogReader:
 
 
 def parse_step(text: str | None) -> int | None:
-    """`5`, `0005`, `5.0`; None for anything else."""
+    """Parse a whole number such as `5`, `0005` or `5.0`; return None for any other text."""
     value = parse_number(text) if text else None
     if value is None or value != value or value in (float("inf"), float("-inf")) or value != int(value):  # noqa: PLR0124 nan
         return None
@@ -136,7 +136,7 @@ class _Metric:
 
 
 def _label_groups(pattern: Pattern, regex: re.Pattern[str]) -> list[tuple[int, str]]:
-    """Pair groups with labels, or numbers if the labels do not fit; a metric with a single number has none."""
+    """Pair groups with labels, or with numbers if the labels do not fit; a metric with one group has no label."""
     count = regex.groups
     if count <= 1 and (len(pattern.labels) != 1 or pattern.labels == ("0",)):
         return [(count, "")]
@@ -159,15 +159,15 @@ class Values:
 
     found: dict[tuple[str, str], dict[int, tuple[float, str]]] = field(default_factory=dict)
     noted: list[str] = field(default_factory=list)
-    # by metric: values that are not numbers, and their steps
+    # metric → descriptions of its values that are not numbers
     unread: dict[str, list[str]] = field(default_factory=dict)
     last_step: int | None = None
     first_step: int | None = None
     file_steps: tuple[int, int] | None = None  # the first and the last step in the metric files
-    without_step: int = 0  # values that the log has before any step
+    without_step: int = 0  # number of values that the log has before the first step
     is_disordered: bool = False  # a step came back, so that some values are logged twice
-    between: dict[str, float] = field(default_factory=dict)  # by metric of the files: the first step that is not whole
-    counts: bool = False  # a value of a metric file without a step has its number as its step
+    between: dict[str, float] = field(default_factory=dict)  # metric of the files → its first step that is not whole
+    counts: bool = False  # whether the n-th value of a metric file gets step n if it has no step
 
     def step(self, step: int) -> None:
         if self.last_step is not None and step < self.last_step:
@@ -205,7 +205,7 @@ class Values:
 
     @property
     def problems(self) -> list[str]:
-        """List problems; values that are not numbers are one for each metric, with a count and the first ones."""
+        """List problems; a metric's values that are not numbers are one problem, with first values and a count."""
         found = [(f"{name} {', '.join(each[:3])}, not a number", len(each)) for name, each in self.unread.items()]
         return [*self.noted, *(f"{text} ({count} such values)" if count > 1 else text for text, count in found)]
 
@@ -223,7 +223,7 @@ class Values:
         return {step for track in self.found.values() for step in track}
 
     def find_end(self, length: int) -> int | None:
-        """Return the last of `length` steps from the first one of the log or, if it has none, of the metric files."""
+        """Return the last of `length` steps, from the first step of the log or, without one, of the metric files."""
         first = self.file_steps[0] if self.first_step is None and self.file_steps else self.first_step
         return None if first is None else first + length - 1
 
@@ -233,13 +233,13 @@ class Values:
         return bool(steps) and steps[-1] + min((b - a for a, b in pairwise(steps)), default=1) > end
 
     def is_past(self, step: int) -> bool:
-        """Whether the log and the metric files, as far as each has steps, are beyond this step."""
+        """Whether the log and the metric files are beyond `step`; a source without steps is ignored."""
         files = self.file_steps[1] if self.file_steps else None
         reached = [each for each in (self.last_step, files) if each is not None]
         return bool(reached) and min(reached) > step
 
     def cut(self, metric: str, label: str, steps: Iterable[int] | None = None) -> Track:
-        """Return the values at those of `steps` that have one, or at all steps if None."""
+        """Return the values at the steps in `steps`, as far as they exist, or at all steps if `steps` is None."""
         found = self.found.get((metric, label), {})
         kept = [step for step in (sorted(found) if steps is None else steps) if step in found]
         return Track(tuple(kept), tuple(found[step][0] for step in kept), tuple(found[step][1] for step in kept))
@@ -247,7 +247,7 @@ class Values:
 
 class RunRecorder:
     """Records the values of a run from its first line to its last, or to the first step after its segment. A run that
-    is ended logs more steps until it has stopped, and these must not matter."""
+    is ended logs more steps until it has stopped; these steps are ignored."""
 
     def __init__(
         self, reader: LogReader, same_line: bool, find_end: Callable[[Values], int | None] = lambda _values: None
@@ -287,7 +287,7 @@ class SegmentRecording:
     saved: Saved
     start_step: int
     length: int
-    limit: int | None = None  # the last step of the recording; None until the first one is known
+    limit: int | None = None  # the last step of the recording; None until the first step is known
     values: Values = field(default_factory=Values)
     is_over: bool = False
 
@@ -298,8 +298,8 @@ class SegmentRecording:
 
 class TrainingRecorder:
     """Cuts the log of a training into recordings. A recording begins at a save line and holds the steps up to its start
-    plus its length; steps are counted, not log lines. A save line ends the recordings before it. Where nothing was
-    logged before the first save, the first step that is logged is the first of the recording, whether 0 or 1."""
+    plus its length; steps are counted, not log lines. A save line ends the recordings before it. If nothing was
+    logged before the first save, the recording begins at the first logged step, whether that is 0 or 1."""
 
     def __init__(self, reader: LogReader, length: int, same_line: bool) -> None:
         self._reader = reader
@@ -308,7 +308,7 @@ class TrainingRecorder:
         self.last_step: int | None = None
         self.recordings: list[SegmentRecording] = []
         self.warnings: list[str] = []
-        self.disorder: list[str] = []  # steps that come back after the first save: segments are then ambiguous
+        self.disorder: list[str] = []  # steps out of order after the first save, which make segments ambiguous
         self.saves = 0
         self.steps = 0
 
@@ -317,13 +317,13 @@ class TrainingRecorder:
         return self._take(self._reader.feed(chunk))
 
     def finish(self) -> None:
-        """End the log: recordings that are incomplete stay so."""
+        """End the log, and close incomplete recordings as they are."""
         self._take(self._reader.finish())
         for recording in self._open():
             self._close(recording, "the training ended")
 
     def describe_last_save(self) -> str | None:
-        """Return a warning if the training ends with a save, as most do."""
+        """Return a warning if the training ends with a save, as most trainings do."""
         last = self.recordings[-1] if self.recordings else None
         return _describe_empty(last) if last is not None and last.values.first_step is None else None
 
@@ -347,7 +347,7 @@ class TrainingRecorder:
         return filled
 
     def _enter(self, step: int) -> bool:
-        """Handle a step, which may be the first of a recording or after its end; return True if it filled one."""
+        """Handle a step, which may begin a recording or be after its end; return True if a recording is complete."""
         if self.recordings and self.last_step is not None and step < self.last_step:
             self.disorder.append(f"step {step} is logged after step {self.last_step}: out of order")
         self.steps += 1
@@ -370,7 +370,7 @@ class TrainingRecorder:
         if (step := line.step if self._same_line else self.last_step) is None:
             return
         for recording in self._open():
-            if recording.values.last_step is not None:  # a line between the save and the next step belongs to neither
+            if recording.values.last_step is not None:  # lines between the save and the next step are not recorded
                 for logged in line.values:
                     recording.values.add(step, logged)
 

@@ -16,7 +16,7 @@ from assay.system.fast_dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Sensitivity:
-    """How small an effect a check finds of one metric, in the worst of all segments and labels."""
+    """The smallest effects that checks find in one metric, for the worst of all segments and labels."""
 
     metric: str
     rule: str
@@ -27,7 +27,7 @@ class Sensitivity:
     most_checks: float
     suggested_delta: float | None  # None for an exact rule
     replicas: int
-    first_delta: float | None = None  # the delta of the first window, if it has its own
+    first_delta: float | None = None  # the delta of the first window, if it differs from `delta`
     outside: float | None = None  # the smallest difference that is CHANGED
 
 
@@ -41,7 +41,7 @@ class Recording:
 
 
 def load_recordings(path: str, store: str = DEFAULT_STORE, name: str = DEFAULT_MANIFEST) -> tuple[Recording, ...]:
-    """Load recordings of a store, a manifest or a convergence file, which alone needs `store` and `name`."""
+    """Load recordings of a store, a manifest or a convergence file. `store` and `name` are for a convergence file."""
     if os.path.isdir(path):
         found = [os.path.join(path, each) for each in sorted(os.listdir(path)) if each.endswith(".json")]
         if not (known := [each for each in found if _is_manifest(each)]):
@@ -54,7 +54,7 @@ def load_recordings(path: str, store: str = DEFAULT_STORE, name: str = DEFAULT_M
 
 
 def _is_manifest(path: str) -> bool:
-    """Whether a file has the content of a manifest; a damaged one counts, so that its problem is reported."""
+    """Whether a file has the content of a manifest; a damaged manifest counts, so that its problem is reported."""
     try:
         with open(path, "rb") as file:
             start = file.read(4096).lstrip()

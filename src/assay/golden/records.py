@@ -1,6 +1,6 @@
 """Reports of gatherings and checks in `.assay/golden` of their study, one file each, for the page.
 
-A file is two lines of JSON, compressed: its head, which is all that a list needs, and the report with its curves.
+A file is two lines of JSON, compressed: its head, which is enough for a list, and the report with its curves.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ FORMATS = {KIND: Format(1, "delete the file: only the report of this one check i
 _NAME = re.compile(r"(?P<id>\d{8}-\d{6}-\d{6})-(?P<mode>check|gather)\.json\.gz")
 _STAMP = "%Y%m%d-%H%M%S-%f"
 _LONGEST_HEAD = 1 << 20
-_LARGEST = 1 << 28  # what a report may be when it is unpacked
+_LARGEST = 1 << 28  # bytes of a report after unpacking
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class JudgedRow:
     kind: VerdictKind
     effect: float | None = None
     interval: tuple[float, float] | None = None
-    allowed: float | None = None  # the largest effect that passes; None: not known, or none passes
+    allowed: float | None = None  # the largest effect that passes; None: unknown, or no effect passes
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ def _find_folder(location: StudyLocation) -> str:
 
 
 def list_ids(location: StudyLocation) -> list[tuple[str, ReportMode]]:
-    """The id and mode of each report, the newest first."""
+    """List the id and mode of each report, the newest first."""
     try:
         names = os.listdir(_find_folder(location))
     except OSError:
@@ -121,14 +121,14 @@ def list_ids(location: StudyLocation) -> list[tuple[str, ReportMode]]:
 
 
 def parse_name(name: str) -> str | None:
-    """The id of the report that a file of this name holds."""
+    """Return the id of the report in a file of this name; None if it is not the name of a report."""
     match = _NAME.fullmatch(name)
     return match["id"] if match else None
 
 
 def load_head(location: StudyLocation, wanted: str) -> Head:
-    """Load a head, corrected by what its report supports. A file that cannot be read becomes a check with an unknown
-    result: never a PASS, and never left out. Raises NotFoundError."""
+    """Load a head, corrected by the verdict of its report. A file that cannot be read gets a head with the verdict
+    ERROR, so that it is never a PASS, and never left out. Raises NotFoundError."""
     path, mode = _find(location, wanted)
     try:
         stat = os.stat(path)
@@ -146,7 +146,7 @@ def _build_damaged(wanted: str, mode: ReportMode, problem: str) -> Head:
 @lru_cache(maxsize=4096)
 def _load_head(path: str, wanted: str, mode: ReportMode, _mtime: int, _size: int) -> Head:
     head, content = _read(path, wanted, mode)
-    with _naming_damage(path):  # only what a verdict is made of, without curves
+    with _naming_damage(path):  # the verdict is parsed without the curves
         same = [{**each, "segments": _strip_segments(each)} for each in content.get("same", ())]
         stripped = {**content, "golden": None, "segments": _strip_segments(content), "same": same}
         return _review(head, _review_report(parse_plain(GoldenTestReport, stripped)).verdict)
@@ -223,7 +223,7 @@ def _find(location: StudyLocation, wanted: str) -> tuple[str, ReportMode]:
 
 
 def _read(path: str, wanted: str, mode: ReportMode) -> tuple[Head, Any]:
-    """Read both lines to their end, which verifies the file's checksums. Its name has the time and the mode."""
+    """Read both lines to their end, which verifies the file's checksums. The file's name has the time and the mode."""
     with _naming_damage(path):
         if not os.path.isfile(path):  # a pipe would block
             raise ValueError("it is not a file")

@@ -33,7 +33,7 @@ class BisectReport:
     good: Commit
     bad: Commit
     dir: str
-    commits: int  # between the ends, the bad one included
+    commits: int  # number of commits between the ends, including the bad end
     trials: tuple[Tried, ...]
     culprit: Commit | None = None
     evidence: Tried | None = None
@@ -62,12 +62,12 @@ class Rebased:
     effects: Mapping[str, float] = field(default_factory=dict)
     since_first: Mapping[str, float] = field(default_factory=dict)
     refusals: tuple[str, ...] = ()
-    wider: tuple[str, ...] = ()  # what the new golden accepts in addition, which was accepted
+    wider: tuple[str, ...] = ()  # what the new golden accepts in addition to the old one, as confirmed
     creep: tuple[str, ...] = ()
     archived: str | None = None
     interrupted: str | None = None
-    shifts: Mapping[str, MetricShift] = field(default_factory=dict)  # against the noise; by metric and label
-    kept: str = ""  # why the old one stays, although the new one was not refused
+    shifts: Mapping[str, MetricShift] = field(default_factory=dict)  # metric and label → shift against the noise
+    kept: str = ""  # why the old golden is kept, although the new one was not refused
 
     @property
     def is_accepted(self) -> bool:
@@ -104,7 +104,7 @@ class Injected:
 
 @dataclass(frozen=True, slots=True)
 class SelftestReport:
-    """`control` is the run without any fault: it has to pass, or the rest is meaningless."""
+    """The faults in one test. `control`: the run without any fault; if it does not pass, no result means anything."""
 
     test: str
     start_step: int
@@ -138,19 +138,19 @@ class BlameCell:
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """What a change did to one metric: `part` is environment, code, or interaction: what both do beyond their sum."""
+    """The effect of a change on one metric. `part`: environment, code, or interaction, the effect beyond their sum."""
 
     metric: str
     part: str
-    shift: MetricShift | None = None  # None: a cell that it needs did not run
-    where: str = ""  # the side on which it was measured, if not a
+    shift: MetricShift | None = None  # None: a cell that the contrast needs did not run
+    where: str = ""  # the side on which the effect was measured, if not a
     allowed: float = 0.0  # the largest relative effect that the metric's rule accepts
 
 
 @dataclass(frozen=True, slots=True)
 class BlameReport:
     test: str
-    codes: Mapping[str, str]  # by side; only one if both sides have the same code
+    codes: Mapping[str, str]  # side → title; only one if both sides have the same code
     environments: Mapping[str, str]
     cells: tuple[BlameCell, ...]
     effects: tuple[Moved, ...] = ()
@@ -160,7 +160,7 @@ class BlameReport:
 
     @property
     def exit_code(self) -> ExitCode:
-        """INCONCLUSIVE if an effect is not larger than the repeats differ, so that it may be 0 or not."""
+        """INCONCLUSIVE if an effect is within the noise of the repeats, so that it may be 0."""
         if self.interrupted or self.problem:
             return ExitCode.INTERRUPTED if self.interrupted else ExitCode.INTERNAL
         if any(cell.problem for cell in self.cells) or not self.effects:

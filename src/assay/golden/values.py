@@ -13,11 +13,11 @@ from assay.values.verdict import Verdict, VerdictKind
 
 Operator = Literal["==", "!=", "<=", ">=", "<", ">"]
 OPERATORS: tuple[str, ...] = get_args(Operator)
-SUSPICIOUSLY_BETTER = "suspiciously better: "  # how a finding begins, whatever the rule decides about it
+SUSPICIOUSLY_BETTER = "suspiciously better: "  # the beginning of a finding's message, whatever the verdict
 RuleKind = Literal["exact", "paired", "unmatched", "margin", "digits", "noise", "level", "same"]
 ReportMode = Literal["gather", "check"]
 DEFAULT_STORE = "golden"  # a folder in the working directory
-DEFAULT_MANIFEST = "convergence_harness_manifest.json"  # the end of its name, after that of the test
+DEFAULT_MANIFEST = "convergence_harness_manifest.json"  # the end of a manifest's name, after the test's name
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Rule:
     exact      every value bit for bit; a difference is CHANGED
     paired     same checkpoint, data and seed: windows of log-ratios against the noise of the replicas
     unmatched  other seeds: windows and the half-curve mean against the spread of the golden's replicas
-    margin     the original's operators: each step against |expected| · margin
+    margin     operators of the original harness: each step against |expected| · margin
     digits, noise, level   recordings in files (judge/against.py); `delta` is the stated tolerance
     same       a configuration that must agree with the golden (judge/same.py): means of signed residuals
     """
@@ -40,13 +40,13 @@ class Rule:
     direction: Literal["min", "max", "both"] | None = None  # which direction is better; both: any change fails
     operator: Operator | None = None  # margin only
     margin: float | None = None  # margin only
-    labels: tuple[str, ...] = ()  # judge these; none: all that the golden has
+    labels: tuple[str, ...] = ()  # labels to judge; empty: all labels of the golden
     position: Position | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Track:
-    """One metric (or one label of it) of one replica over one segment."""
+    """The values of one metric (or one label of a metric) of one replica over one segment."""
 
     steps: tuple[int, ...]
     values: tuple[float, ...]
@@ -69,10 +69,10 @@ class Segment:
     recorded while gathering. A metric without labels has the single label ""."""
 
     start_step: int
-    checkpoint: str  # relative to the manifest; "": it begins with the training, at step 0
+    checkpoint: str  # path relative to the manifest; "": the segment begins with the training, at step 0
     tracks: Mapping[str, Mapping[str, tuple[Track, ...]]]
     checkpoint_sha: str | None = None
-    # variant → metric → label → what it logged after this checkpoint
+    # variant → metric → label → what the variant logged after the checkpoint
     variants: Mapping[str, Mapping[str, Mapping[str, Track]]] = field(default_factory=dict)
 
     @property
@@ -89,7 +89,7 @@ class Segment:
         return max(self.steps, default=self.start_step)
 
     def walk(self) -> Iterator[tuple[str, str, tuple[Track, ...]]]:
-        """Each metric and label with its recordings."""
+        """Yield each metric and label with its recordings."""
         for metric, labels in self.tracks.items():
             for label, runs in labels.items():
                 yield metric, label, runs
@@ -101,7 +101,7 @@ class Golden:
 
     test: str
     segments: tuple[Segment, ...]
-    version: int = 2  # 1: written by the original
+    version: int = 2  # 1: written by the original harness
     steps_per_segment: int = 0
     provenance: Mapping[str, Any] = field(default_factory=dict)  # commit, packages, hardware, seeds, config hash
     noise: Mapping[str, float] = field(default_factory=dict)  # metric → sd of the paired log-ratio, per window
@@ -110,7 +110,7 @@ class Golden:
     steps_beyond: int | None = None  # added to the length of a check, for a program that counts from 0 and stops one
     # step short; None: unknown
     repeats_start: bool | None = None  # whether a run from a checkpoint logs the checkpoint's own step; None: unknown
-    gaps: tuple[tuple[str, int], ...] = ()  # metric and step of each value that the file it was read from lacks
+    gaps: tuple[tuple[str, int], ...] = ()  # metric and step of each value that the golden's file lacks
 
     @property
     def notes(self) -> list[str]:
@@ -137,12 +137,12 @@ class Golden:
 
     @property
     def is_gathered(self) -> bool:
-        """Whether the runs were made to be recorded; a rebase may instead have taken the runs of a check."""
+        """Whether the runs were made by a gathering; a rebase may have recorded the runs of a check instead."""
         return not self.history or self.history[-1].get("source") == "gather"
 
     @property
     def rules(self) -> Mapping[str, Mapping[str, Any]]:
-        """The rules with which the golden was gathered, by metric; an older manifest has none."""
+        """The rules with which the golden was gathered, by metric; older manifests have no rules."""
         return self.provenance.get("rules") or {}
 
 
@@ -158,7 +158,7 @@ def describe_gap(metric: str, step: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class FlagSpec:
-    """One flag of the program under test; `value` None is the bare flag, `is_set` means that we give the value."""
+    """One flag of the program under test. `value` None: the flag has no value; `is_set`: Assay sets the value."""
 
     name: str
     key: str
@@ -172,7 +172,7 @@ class Fault:
 
     kind: Literal["env", "flag"]
     name: str
-    value: str  # of a flag also `x0.9`: 0.9 times the value in the command
+    value: str  # for a flag also `x0.9`: 0.9 times the value in the command
 
     @property
     def title(self) -> str:
@@ -208,7 +208,7 @@ class GoldenTest:
     metrics: tuple[Pattern, ...]
     rules: tuple[Rule, ...]
     steps_to_record: int
-    gather_flags: tuple[FlagSpec, ...]  # in argv order: the harness's own, the mode's, the common ones
+    gather_flags: tuple[FlagSpec, ...]  # in argv order: flags of the harness, of the mode, and common flags
     run_flags: tuple[FlagSpec, ...]
     replicas: int = 0  # further runs of each segment at gather time, for the noise
     most_checks: int = 3  # repeats of an inconclusive segment
@@ -216,7 +216,7 @@ class GoldenTest:
     position: Position | None = None
     command: str | None = None  # native: shell text instead of `executable`; the flags follow it
     files: tuple[MetricFile, ...] = ()  # native: metrics that the program writes into files of its run directory
-    same_line: bool = False  # the original: a metric counts only on the line with the step
+    same_line: bool = False  # original harness: a metric counts only on the line with the step
     env: tuple[tuple[str, str], ...] = ()
     resources: Resources = Resources()
     variants: tuple[Variant, ...] = ()  # native: gathered with the replicas
@@ -250,7 +250,7 @@ class GoldenTest:
 
 @dataclass(frozen=True, slots=True)
 class GoldenFile:
-    """The content of a convergence file: the original's, with one or more tests, or a native study."""
+    """The content of a convergence file: one or more tests of the original harness, or a native study."""
 
     source: str  # as the user wrote its path
     path: str  # absolute
@@ -266,7 +266,7 @@ class MissingOption(Problem):
 
 
 class MissingSection(MissingOption):
-    """A missing part of `flags`: the original checks these parts first."""
+    """A missing part of `flags`: the original harness checks these parts first."""
 
 
 class MissingFlag(Problem):
@@ -275,7 +275,7 @@ class MissingFlag(Problem):
 
 @dataclass(frozen=True, slots=True)
 class MetricReport:
-    """One metric of one segment: all labels, by the metric's rule."""
+    """The verdict on one metric of one segment: all labels, by the metric's rule."""
 
     rule: Rule
     verdict: Verdict
@@ -298,7 +298,7 @@ class SegmentRun:
     reason: str = ""
     elapsed_s: float | None = None
     last_step: int | None = None
-    stopped_early: str | None = None  # the reason
+    stopped_early: str | None = None  # the reason of an early stop
     saved_steps: int = 0  # steps that the early stop saved
     saved_s: float = 0.0
 
@@ -307,24 +307,24 @@ class SegmentRun:
 class SegmentReport:
     start_step: int
     checkpoint: str
-    verdict: Verdict  # of all its metrics and runs
+    verdict: Verdict  # verdict on all metrics and runs of the segment
     metrics: tuple[MetricReport, ...] = ()
     runs: tuple[SegmentRun, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class SameReport:
-    """One configuration of `golden.same`, over all segments."""
+    """The verdict on one configuration of `golden.same`, over all segments."""
 
     name: str
-    title: str  # its variables and arguments
+    title: str  # the configuration's variables and arguments
     verdict: Verdict
     segments: tuple[SegmentReport, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class GoldenTestReport:
-    """One test of the file."""
+    """The result of `gather` or `check` of one test."""
 
     test: str
     manifest: str
@@ -332,11 +332,11 @@ class GoldenTestReport:
     golden: Golden | None = None
     segments: tuple[SegmentReport, ...] = ()
     runs: tuple[SegmentRun, ...] = ()  # gather: the training itself, then the replicas
-    notes: tuple[str, ...] = ()  # what was chosen, what was left out
+    notes: tuple[str, ...] = ()  # notes on what was chosen or left out
     warnings: tuple[str, ...] = ()
-    differs: tuple[str, ...] = ()  # from the recording, besides the values: packages, command, configuration, device
+    differs: tuple[str, ...] = ()  # differences from the recording, without values: packages, command, device and so on
     exit_code: ExitCode | None = None  # the exit code of an error that left nothing to judge
-    interrupted: str | None = None  # the signal that interrupted it
+    interrupted: str | None = None  # the signal that interrupted the test
     problem: str | None = None  # a problem of the infrastructure
     same: tuple[SameReport, ...] = ()
     origin: Mapping[str, str] = field(default_factory=dict)  # origin of a check: commit, packages, device
@@ -352,7 +352,7 @@ class GoldenTestReport:
 
 @dataclass(frozen=True, slots=True)
 class GoldenReport:
-    """The result of `gather` or `check` of a file; all reports are built from it."""
+    """The result of `gather` or `check` of a file, from which all reports are built."""
 
     mode: ReportMode
     source: str

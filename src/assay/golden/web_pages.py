@@ -58,7 +58,7 @@ def show(request: Request) -> Response:
 
 
 def show_stored(request: Request) -> Response:
-    """Show a stored recording only if the list finds it: a path never leads elsewhere."""
+    """Show a stored recording only if the list has it, so that no path leads to another file."""
     site = get_site(request)
     found = {each.path: each for each in find_stored(site.roots)}
     if (path := request.path_params["path"]) not in found:

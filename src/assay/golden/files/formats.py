@@ -1,4 +1,4 @@
-"""Files that hold training curves, as other tools write them: each becomes points of metric, step and value.
+"""Reads training curves from files of other tools, as points of metric, step and value.
 
 docs/reference/formats-golden.md shows the formats. In Megatron-LM's files the string "nan" means that a step was not
 logged; a NaN or Infinity of JSON is a value that was logged.
@@ -23,7 +23,7 @@ from assay.observe.events import masked_crc32c, parse_events_columns
 from assay.observe.files import STEP_KEYS, is_logx, parse_csv_columns, parse_jsonl_columns
 from assay.values.series import NUMBER
 
-# metric; step, NaN if it has none; value, a string if it is not a number, None if it is empty
+# metric; step, NaN without a step; value, a string if the value is not a number, None for an empty value
 Point = tuple[str, float, float | str | None]
 Facts = dict[str, Any]  # what a file states about itself: environment, batch size
 Parse = Callable[[bytes, dict[str, Any], bool], tuple[Columns, int, dict[str, Any]]]
@@ -44,7 +44,7 @@ _MLLOG = re.compile(rb":::MLLOG\s+(\{.*\})")
 # numbers in quotes, as some loggers write them into JSON; a whole number in quotes is a name, such as a run's
 _QUOTED = re.compile(rb':\s*"(?:(-?)(nan|inf)(?:inity)?|(-?\d+(?:\.\d+(?:e[-+]?\d+)?|e[-+]?\d+)))"', re.IGNORECASE)
 _NAMED: dict[bytes, Callable[[bytes], bytes]] = {b"nan": lambda _: b"NaN", b"inf": lambda sign: sign + b"Infinity"}
-_POSITIONS = ("step_num", "iteration", "samples_count", "epoch_num")  # of MLPerf's entries
+_POSITIONS = ("step_num", "iteration", "samples_count", "epoch_num")  # keys of positions in MLPerf's entries
 _ENDS = ("epoch_num", "samples_count", *_POSITIONS)  # RCP files count epochs, or samples
 _NOT_LOGGED = "nan"
 
@@ -123,7 +123,7 @@ _DOCUMENTS: dict[str, Callable[[dict[str, Any]], bool]] = {
 
 
 def load_document(path: str) -> Any:
-    """Load a JSON document. Raises UsageError with the position of what is wrong."""
+    """Load a JSON document. Raises UsageError with the position of an error."""
     if os.path.getsize(path) > _LARGEST_DOCUMENT:
         refuse(path, "it is a JSON document of more than 128 MiB", "write JSON lines: one object for each step")
     try:
@@ -134,12 +134,12 @@ def load_document(path: str) -> Any:
         is_cut = not text[error.pos :].strip() or "Unterminated" in error.msg
         what = "it is truncated: the JSON ends in the middle" if is_cut else f"column {error.colno}: {error.msg}"
         refuse(f"{path}:{error.lineno}", what)
-    except (ValueError, RecursionError) as error:  # not text, a key twice, an integer of many thousand digits
+    except (ValueError, RecursionError) as error:  # for example text that is not UTF-8, or a key that is there twice
         refuse(path, f"its JSON cannot be read: {error}")
 
 
 def _build_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Refuse equal keys: JSON's parser would take the last one in silence."""
+    """Raise ValueError for equal keys, of which JSON's parser would silently use the last one."""
     found = dict(pairs)
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
@@ -148,7 +148,7 @@ def _build_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def open_document(path: str, form: str, entry: str, facts: Facts) -> Iterator[Iterator[Point]]:
-    """Yield the points of each recording that a document holds; RCP files and goldens of ours have several."""
+    """Yield the points of each recording that a document holds; RCP files and Assay's goldens have several."""
     content = load_document(path)
     if form == RCP:
         facts["global_batch_size"] = content[entry].get("BS")
@@ -226,7 +226,7 @@ def parse_lines(path: str, form: str, facts: Facts) -> Iterator[Point]:
 
 
 def _parse_json(data: bytes, state: dict[str, Any], final: bool) -> tuple[Columns, int, dict[str, Any]]:
-    """Parse JSON, also strings that are numbers, "NaN" or "Infinity": they would otherwise be left out in silence."""
+    """Parse JSON, also numbers, NaN and Infinity in quotes, which would otherwise be left out silently."""
     if _QUOTED.search(data) is None:
         return parse_jsonl_columns(data, state, final=final)
     end = len(data) if final else data.rfind(b"\n") + 1
@@ -251,7 +251,7 @@ def _walk_texts(path: str, state: Mapping[str, Any]) -> Iterator[Point]:
 
 
 def _parse_pieces(path: str, parse: Parse) -> Iterator[Point]:
-    """Parse a file in pieces. What `parse`, a parser of `observe`, leaves is given to it again with the next one."""
+    """Parse a file in pieces. Bytes that `parse`, a parser of `observe`, does not consume begin the next piece."""
     state: dict[str, Any] = {"texts": {}, "empty": []}
     rest = b""
     with open(path, "rb") as file:
@@ -319,7 +319,7 @@ def _parse_mllog(path: str, facts: Facts) -> Iterator[Point]:
 
 
 def _parse_position(line: str, metadata: Mapping[str, Any], names: Sequence[str] = _POSITIONS) -> float | None:
-    """Return the first position that an entry states, also one that a logger has written as a string."""
+    """Return the first position that an entry states, also a position that a logger has written as a string."""
     stated = next((metadata[name] for name in names if metadata.get(name) is not None), None)
     match = re.fullmatch(NUMBER, stated.strip()) if isinstance(stated, str) else None
     found = float(match[0]) if match else _parse_number(stated)

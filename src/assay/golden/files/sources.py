@@ -1,8 +1,8 @@
-"""Which recordings a path names (a file, the files of a folder, the entries of an RCP file), which of them are of one
-environment, and their curves: of a golden every value, of a run those at the golden's steps.
+"""Finds the recordings of a path (a file, the files of a folder, the entries of an RCP file), groups them by their
+environments, and loads their curves: of a golden every value, of a run the values at the golden's steps.
 
-Names that differ in a running number alone are repeats of one environment: `…_h100_1.json` and `…_h100_2.json`. What
-differs in anything else (`h100` and `a100`, `0.8.0` and `0.9.0`, 8 and 16 GPUs) is never pooled. A running number
+Names that differ in a running number alone are repeats of one environment: `…_h100_1.json` and `…_h100_2.json`. Names
+that differ in anything else (`h100` and `a100`, `0.8.0` and `0.9.0`, 8 and 16 GPUs) are never pooled. A running number
 follows a word such as run or seed, or is a date, or the names count from 0 or 1 without a gap.
 """
 
@@ -40,7 +40,7 @@ _WORDS = "run|seed|rep|repeat|replica|night|nightly|job|build|try|trial|attempt"
 _COUNTED = re.compile(rf"(?<![a-z])({_WORDS})([-_ ]?)\d+(?![a-z\d]|\.\d)", re.IGNORECASE)
 _DATE = re.compile(r"(?<!\d)20\d\d-?[01]\d-?[0-3]\d(?:[-T_ ]?\d{4,6})?(?!\d)")
 _NUMBER = re.compile(r"(?<![^-_ /])\d+(?=(?:\.[A-Za-z]\w*)?$|/)|(?<![^/])\d+(?=[-_ ])")  # a last, first or only word
-# a number next to one of these is a size or a kind: 1 and 2 GPUs, or FSDP 1 and 2, are two environments
+# a number next to one of these words is a size or a kind: 1 and 2 GPUs, or FSDP 1 and 2, are two environments
 _SIZES = "gpu|node|rank|device|worker|host|core|tp|pp|dp|cp|ep|sp|fsdp|zero|stage|layer|batch|bs|version|v"
 _SIZE = re.compile(f"({_SIZES})s?", re.IGNORECASE)
 _MARK = "#"
@@ -51,7 +51,7 @@ _MOST_SHOWN = 12
 
 @dataclass(frozen=True, slots=True)
 class GoldenSource:
-    """One recording, or several of one file. `paths`: of TensorBoard all event files of one folder."""
+    """One recording, or several of one file. `paths`: one file, or all TensorBoard event files of one folder."""
 
     name: str
     key: str  # the key of its environment
@@ -67,7 +67,7 @@ def list_sources(path: str) -> list[GoldenSource]:
         unknown: list[str] = []
         if not (found := list(_list_folder(path, unknown))):
             refuse(path, "no file in this folder is of a known format", KNOWN)
-        # a file that is not a recording, but differs from one in its number alone, is of a run that crashed
+        # a file that is not a recording, but differs from one in its number alone, is probably of a run that crashed
         names = {re.sub(r"\d+", _MARK, each) for source in found for each in source.paths}
         for each in unknown:
             if re.search(r"\d", os.path.basename(each)) and re.sub(r"\d+", _MARK, each) in names:
@@ -136,7 +136,7 @@ def choose_sources(
     like: Sequence[str] = (),
     flag: str = _FLAG,
 ) -> list[GoldenSource]:
-    """Choose one environment: the requested one, the only one, or one in `like`. Raises UsageError with the choices."""
+    """Choose the environment `environment`, the only one, or one in `like`. Raises UsageError with the choices."""
     keys = list(dict.fromkeys(each.key for each in sources))
     if environment is not None:
         exact = [key for key in keys if environment in (key, _strip(key))]
@@ -155,7 +155,7 @@ def choose_sources(
 
 
 def _strip(key: str) -> str:
-    """A name without its running number and its extension."""
+    """Return a key without its running number and its extension."""
     return re.sub(rf"[-_ ]?{_MARK}", "", os.path.splitext(key)[0])
 
 
@@ -167,7 +167,7 @@ _MOST_METRICS = 10_000
 
 @dataclass(slots=True)
 class Extent:
-    """All steps of a metric, also those that were not kept."""
+    """The extent of all steps of a metric, also of steps that were not kept."""
 
     first: float = inf
     last: float = -inf
@@ -178,13 +178,13 @@ class Extent:
 
     @property
     def interval(self) -> float:
-        """The mean distance between two steps; 0 for a single one."""
+        """The mean distance between two steps; 0 for a single step."""
         return (self.last - self.first) / (self.count - 1) if self.count > 1 else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class CurveFile:
-    """One recording. `name`: as messages name it."""
+    """One recording. `name`: its name in messages."""
 
     name: str
     format: str
@@ -195,7 +195,7 @@ class CurveFile:
 
 
 def load_curves(source: GoldenSource, wanted: Wanted | None = None) -> list[CurveFile]:
-    """Load the recordings of a file, of which RCP files and goldens of ours hold several. Raises UsageError if none."""
+    """Load the recordings of a source; RCP files and Assay's goldens have several. Raises UsageError without values."""
     path, facts, found = source.paths[0], Facts(), list[_Collector]()
     if source.format in _LINES:
         found.append(_Collector(wanted))
@@ -215,7 +215,7 @@ def load_curves(source: GoldenSource, wanted: Wanted | None = None) -> list[Curv
 
 
 class _Collector:
-    """Collects values by metric and step. `wanted`: others are only counted, so that a long run takes little memory."""
+    """Collects values by metric and step. `wanted`: steps to keep; other steps are only counted, to save memory."""
 
     def __init__(self, wanted: Wanted | None) -> None:
         self.wanted = wanted

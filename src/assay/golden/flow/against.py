@@ -1,4 +1,4 @@
-"""`assay golden check --against GOLDEN --from PATH` and `assay golden import`: recordings in files, nothing is run."""
+"""`assay golden check --against GOLDEN --from PATH` and `assay golden import`, which read files and run nothing."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _MOST_NAMES = 8
 
 @dataclass(frozen=True, slots=True)
 class Goldens:
-    """The recordings of one environment; of each metric those that have every step of the longest golden."""
+    """The recordings of one environment; `tracks` has those with every step of the metric's longest golden."""
 
     environment: str
     files: tuple[CurveFile, ...]
@@ -49,10 +49,10 @@ class Goldens:
 
 
 def load_goldens(path: str, history: str | None, environment: str | None, runs: Sequence[GoldenSource] = ()) -> Goldens:
-    """Load goldens. Raises UsageError if they cannot be used, or are in a folder with those of several environments."""
+    """Load the goldens of one environment. Raises UsageError if one is unusable, or several environments fit."""
     sources = _leave_out(list_sources(path), runs, path)
     like = [each.key for each in runs]
-    if runs and all(each.format == RCP for each in sources):  # choose by the batch size of :::MLLOG lines
+    if runs and all(each.format == RCP for each in sources):  # choose references by the run's batch size (:::MLLOG)
         size = load_curves(runs[0])[0].facts.get("global_batch_size")
         like += [each.key for each in sources if each.facts and each.facts.get("BS") == size]
     chosen = choose_sources(sources, path, environment, like)
@@ -69,7 +69,7 @@ def load_goldens(path: str, history: str | None, environment: str | None, runs: 
     tracks = {}
     for metric in dict.fromkeys(name for file in own for name in file.tracks):
         steps = max(({*file.tracks[metric].steps} for file in own if metric in file.tracks), key=len)
-        known = [file.tracks[metric] for file in files if metric in file.tracks]  # earlier runs may be longer
+        known = [file.tracks[metric] for file in files if metric in file.tracks]  # runs of `history` may be longer
         tracks[metric] = tuple(track.cut(steps) for track in known if steps.issubset(track.steps))
     short = {metric: len(files) - len(runs) for metric, runs in tracks.items() if len(runs) < len(files)}
     lack = "lack it or some of its steps, and are left out"
@@ -81,7 +81,7 @@ def load_goldens(path: str, history: str | None, environment: str | None, runs: 
 
 
 def _leave_out(sources: Sequence[GoldenSource], runs: Sequence[GoldenSource], where: str) -> list[GoldenSource]:
-    """Return the recordings without the run itself, which would always pass."""
+    """Return the recordings without those of the tested run, which would always pass."""
     own = {os.path.realpath(path) for run in runs for path in run.paths}
     if not (found := [each for each in sources if not own.issuperset(map(os.path.realpath, each.paths))]):
         raise UsageError(f"{where} is the run itself: there is nothing to compare it with", "name another golden")
@@ -111,7 +111,7 @@ def check_against(request: GoldenCheckRequest) -> GoldenReport:
 
 @dataclass(slots=True)
 class _Check:
-    """The runs of one environment against its goldens. `names`: what the runs call a metric of the golden."""
+    """A check of runs against the goldens of one environment. `names`: metric of the golden → its name in the runs."""
 
     request: GoldenCheckRequest
     goldens: Goldens
@@ -162,7 +162,7 @@ class _Check:
         )
 
     def _refuse_unknown(self) -> None:
-        """Refuse names in options that no metric has, and two sides without a common metric."""
+        """Refuse options that name an unknown metric, and sides without a common metric or a common step."""
         known, found = list(self.goldens.tracks), self._logged
         for name in (*self.request.names, *self.request.only, *filter(None, self.request.tolerances)):
             if name not in known:
@@ -192,7 +192,7 @@ class _Check:
         return f"{golden}, and {extent.first:g} to {extent.last:g} in the run, every {extent.interval:g}"
 
     def _match_intervals(self, metrics: Sequence[str]) -> tuple[dict[str, tuple[Track, ...]], list[str]]:
-        """Return the goldens at the steps of runs that log at another interval, with notes about that."""
+        """Cut the goldens to the steps of runs that log at another interval; return them with a note about each cut."""
         tracks, notes = {metric: self.goldens.tracks[metric] for metric in metrics}, list[str]()
         for file in self.files:
             for metric in (each for each in metrics if self.names[each] in file.tracks):
@@ -228,7 +228,7 @@ class _Check:
         sides = [*((each, rule.metric) for each in self.goldens.files), *((each, name) for each in self.files)]
         cut = [(file.name, file.extents[each]) for file, each in sides if each in file.extents]
         for where, extent in cut:
-            # it is empty after the step of its next value; a last row of other metrics does not count
+            # the metric is empty for longer than its widest interval; a last row of other metrics does not count
             if extent.count > 1 and extent.empty - extent.last > extent.widest:
                 empty = f"is empty up to step {extent.empty:g}: a NaN, or a crash?"
                 message = f"{where} has no value after step {extent.last:g}, and {empty}"
@@ -250,7 +250,7 @@ class _Check:
         return f"{file.name} has no {self.names[metric]}; {hint}"
 
     def _describe_cost(self, metric: str, checks: Sequence[CheckRun]) -> str:
-        """Describe a time or an amount of memory, which is not judged."""
+        """Describe a metric of time or memory, which is not judged without a tolerance."""
         if not (values := [value for check in checks if metric in check for value in check[metric][""].values]):
             return f"{metric}: the run has none, and it is not judged without --tolerance '{metric}=10%'"
         now, then = median(values), median(value for track in self.goldens.tracks[metric] for value in track.values)
@@ -272,7 +272,7 @@ class _Check:
 
 
 def _has_other_interval(steps: Sequence[int], common: Sequence[int]) -> bool:
-    """Whether a run lacks steps because it logs at others, and not because it ended early or has holes. Two steps alone
+    """Whether a run lacks steps because its interval is longer, not because it ended early or has gaps. Two steps alone
     do not show an interval."""
     pace = _pace(common) if len(common) > 2 else 0.0
     reaches = common[0] < steps[0] + pace and common[-1] + pace > steps[-1]
@@ -280,12 +280,12 @@ def _has_other_interval(steps: Sequence[int], common: Sequence[int]) -> bool:
 
 
 def _pace(steps: Sequence[int]) -> float:
-    """The usual distance between two steps."""
+    """Return the median distance between neighbouring steps."""
     return median(b - a for a, b in pairwise(steps)) if len(steps) > 1 else 0.0
 
 
 def _render_map(metric: str, names: Sequence[str]) -> str:
-    """Render the option for the name that is most similar to the metric's."""
+    """Render the `--map` option for the name that is most similar to `metric`."""
     meant = suggest(metric, names) or ""
     name = next((each for each in names if repr(each) in meant), "NAME")
     option = f"--map {shlex.quote(f'{metric}={name}')}"
@@ -293,7 +293,7 @@ def _render_map(metric: str, names: Sequence[str]) -> str:
 
 
 def import_golden(request: GoldenImportRequest, store: str) -> str:
-    """Write a golden recording of ours and return its path. An existing one is not replaced."""
+    """Write a golden recording as a manifest and return its path. An existing manifest is not replaced."""
     goldens = load_goldens(request.path, request.history, request.environment)
     if request.name is not None and (os.path.basename(request.name) != request.name or request.name in ("", ".", "..")):
         raise UsageError(f"--name {request.name!r} is not the name of a file", "leave out folders")

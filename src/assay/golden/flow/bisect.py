@@ -1,4 +1,4 @@
-"""`assay golden bisect`: which commit broke convergence. Tries commits in a work tree of its own, never in the user's.
+"""`assay golden bisect`: finds the commit that broke convergence, in a work tree of its own, never in the user's.
 
 Every trial is written to a log at once, and what to try next is a pure function of that log (judge/bisection.py): so a
 search that was killed continues when the command is given again.
@@ -38,7 +38,7 @@ from assay.values.verdict import Finding, VerdictKind
 LOG_FILE = "log.jsonl"
 TREE_DIR = "tree"
 STORE_DIR = "store"
-NOISY_VOTES = 2  # trials of the first bad commit and its parent where replicas differ
+NOISY_VOTES = 2  # trials of the first bad commit, and of its parent, if replicas differ
 
 
 def bisect_file(request: GoldenBisectRequest, options: GoldenOptions, hooks: RunHooks) -> BisectReport:
@@ -58,7 +58,7 @@ def bisect_file(request: GoldenBisectRequest, options: GoldenOptions, hooks: Run
 
 
 def _choose_folder(context: GoldenContext, request: GoldenBisectRequest, good: Commit, bad: Commit) -> str:
-    """Choose the same folder for equal questions, so that an interrupted search is found again."""
+    """Choose the folder by commits, configuration and store, so that an interrupted search is found again."""
     question = [good.sha, bad.sha, context.config_hash, context.options.store and context.manifest, request.build]
     key = hashlib.sha256(json.dumps(question).encode()).hexdigest()[:8]
     name = f"bisect-{good.sha[:7]}-{bad.sha[:7]}-{key}"
@@ -75,7 +75,7 @@ def _choose_folder(context: GoldenContext, request: GoldenBisectRequest, good: C
 
 
 def _move(context: GoldenContext, repository: str, bisect_folder: str) -> GoldenContext:
-    """Move a test from the user's folder into the work tree; without a store it gets one next to the tree."""
+    """Move a test from the user's folder into the work tree; without a store, the test gets one next to the tree."""
     folder = os.path.normpath(os.path.join(bisect_folder, TREE_DIR, find_inside(context.folder, repository)))
     location = StudyLocation(context.location.root, f"{context.location.name}-bisect")
     study = replace(context.study, folder=folder, name=location.name)
@@ -122,7 +122,7 @@ class _Search:
         return next_step(TrialHistory(self.parents, self.good.sha, self.bad.sha, trials, votes, patience))
 
     def _outcome(self, tried: Tried) -> Outcome:
-        """CHANGED is bad only if the bad end is CHANGED; the ends themselves are not reinterpreted."""
+        """Map a verdict to an outcome. CHANGED is good if the bad end fails; otherwise, and at both ends, it is bad."""
         if tried.verdict is VerdictKind.CHANGED:
             ends = (self.good.sha, self.bad.sha)
             bad_kinds = {each.verdict for each in self.tried if each.commit == self.bad.sha}
@@ -165,7 +165,7 @@ class _Search:
         try:
             self.checkouts.enter(TREE_DIR, commit)
             reports = [check_test(context, self.hooks) for context in self.contexts]
-        except UsageError as error:  # e.g. it cannot be built, or its program does not exist
+        except UsageError as error:  # for example, the commit cannot be built
             return Tried(commit.sha, VerdictKind.ERROR, error.message), None
         interrupted = next((report.interrupted for report in reports if report.interrupted), None)
         if broken := next((report.problem for report in reports if report.problem), None):
@@ -176,10 +176,10 @@ class _Search:
         return Tried(commit.sha, worst.kind, message, *fields, elapsed_s), interrupted
 
     def _prepare_golden(self) -> None:
-        """Gather the good end, once, if there is no store."""
+        """Gather the good end, once, if there is no store. Raises UsageError if a store does not have the golden."""
         for context in self.contexts:
             if self.request.store:
-                manifests.load_manifest(context.manifest, context.test.name, context.hint_to_gather())  # raises
+                manifests.load_manifest(context.manifest, context.test.name, context.hint_to_gather())
                 continue
             with contextlib.suppress(UsageError):
                 if manifests.load_manifest(context.manifest, context.test.name).complete:
@@ -198,17 +198,17 @@ class _Search:
                 raise UsageError(message, "try it by hand: assay golden gather")
 
 
-# A segment that fails is bad whatever the others are; a crash alone decides nothing.
+# From the worst verdict: a segment that fails decides, whatever the others are; a crash alone decides nothing.
 _ORDER = (VerdictKind.FAIL, VerdictKind.ERROR, VerdictKind.INCONCLUSIVE, VerdictKind.CHANGED, VerdictKind.PASS)
 
 
 def _rank(finding: Finding) -> tuple[int, float, float]:
-    """Rank the earliest of several failures first: later ones may follow from it."""
+    """Rank the earliest of several failures first: later failures may follow from it."""
     return _ORDER.index(finding.kind), math.inf if finding.step is None else finding.step, -abs(finding.effect or 0.0)
 
 
 def _worst(report: GoldenTestReport) -> Finding:
-    """The worst finding; a test without findings is an error."""
+    """Return the worst finding; for a test without findings, one with the verdict of its report."""
     nothing = Finding(report.verdict.kind, report.test, "nothing was found")
     return min(report.verdict.findings, key=_rank, default=nothing)
 

@@ -1,7 +1,7 @@
-"""`assay golden blame`: did the code move a metric, or the environment? Runs the golden's segments in four cells, two
-codes in two environments.
+"""`assay golden blame`: finds whether the code or the environment moved a metric. The golden's segments are run in four
+cells, two revisions of the code in two environments.
 
-A cell whose results equal those of another cell bit for bit has no noise and is not repeated. All others are.
+A cell is repeated to measure its noise, unless its results equal those of another cell bit for bit.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ REPEATS = 2
 
 Weights = Mapping[str, int]
 Job = tuple[str, int]  # the cell, the segment's index
-# The contrasts that show each effect; a cell is the code's letter and the environment's. The first that was run counts.
+# The contrasts that show each effect, the preferred one first; a cell is named by the letters of code and environment.
 _PARTS: Mapping[str, Mapping[str, Weights]] = {
     "environment": {"": {"aa": -1, "ab": 1}, "code b": {"ba": -1, "bb": 1}},
     "code": {"": {"aa": -1, "ba": 1}, "environment b": {"ab": -1, "bb": 1}},
@@ -81,7 +81,7 @@ def describe_environment(text: str) -> str:
 
 
 def find_commit(golden: Golden, hint: str) -> str:
-    """The commit whose code a golden was recorded with."""
+    """Return the commit of a golden. Raises UsageError if the commit is unknown, or had uncommitted changes."""
     commit, what = golden.provenance.get("commit"), f"the golden recording of {golden.test}"
     if not commit:
         raise UsageError(f"{what} does not state the commit that it was made with", hint)
@@ -98,7 +98,7 @@ def blame_test(
     hooks: RunHooks,
     repeats: int = REPEATS,
 ) -> BlameReport:
-    """Compare two revisions (the second None: the files as they are) in one environment or two."""
+    """Compare two revisions (None as the second: the working tree) in one environment or two."""
     rules = [rule for rule in context.test.rules if rule.metric in golden.metrics]
     if golden.steps_beyond is None or not rules:
         how = f"assay golden gather {context.options.build_arguments()}{' --counting' if rules else ''}"
@@ -125,7 +125,7 @@ def blame_test(
 def _open_codes(
     context: GoldenContext, revisions: tuple[str, str | None], hooks: RunHooks
 ) -> Iterator[tuple[dict[str, GoldenContext], dict[str, str], dict[str, str]]]:
-    """The test in the checkout of each side, the titles of the sides, and why a side cannot be run. A checkout has only
+    """Yield the test in each side's checkout, the titles of the sides, and why sides cannot be run. A checkout has only
     files that git has; two equal commits are one side."""
     location = StudyLocation(context.location.root, f"{context.location.name}-blame")
     moved = replace(context, location=location, study=replace(context.study, name=location.name))
@@ -159,11 +159,11 @@ class _CellRuns:
     codes: Mapping[str, GoldenContext]
     environments: Mapping[str, str]
     hooks: RunHooks
-    values: dict[str, dict[int, list[Values]]] = field(default_factory=dict)  # cell → segment → one for each run
+    values: dict[str, dict[int, list[Values]]] = field(default_factory=dict)  # cell → segment → values of each run
     problems: dict[str, str] = field(default_factory=dict)
 
     def run_all(self, cells: Sequence[str], repeats: int) -> Report | None:
-        """Run all cells. Returns a report only if it was interrupted, or if the infrastructure failed."""
+        """Run all cells. Return a report only if a run was interrupted or the infrastructure failed."""
         message, todo = self.hooks.console.message, [cell for cell in cells if cell not in self.problems]
         segments = render_count(len(self.golden.segments), "segment")
         message(f"running {render_count(len(todo), 'cell')} of code and environment, {segments} each")
@@ -227,12 +227,12 @@ class _CellRuns:
         return [(metric, label) for metric, label, _ in segment.walk() if metric in judged]
 
     def _build_segments(self, cell: str) -> list[Segment]:
-        """A cell's runs as recordings of the golden's segments."""
+        """Return a cell's runs as recordings of the golden's segments."""
         segments = enumerate(self.golden.segments)
         return [add_recordings(segment, self.values[cell][index], keep=False) for index, segment in segments]
 
     def _build_signature(self, cell: str) -> str:
-        """Return a value that is equal for cells whose first runs are equal bit for bit in what is judged."""
+        """Return a value that is equal for cells whose first runs have judged values that are equal bit for bit."""
         segments = [(each.tracks, self._list_judged(each)) for each in self._build_segments(cell)]
         return repr([tracks[metric][label][0].values for tracks, names in segments for metric, label in names])
 

@@ -33,7 +33,7 @@ from assay.system.fast_dataclasses import dataclass, field, replace
 from assay.values.units import parse_slot_flags
 from assay.values.verdict import Finding, Judgement, Verdict, VerdictKind
 
-_EXPLAINED = "explain: "  # what notes of an explanation begin with
+_EXPLAINED = "explain: "  # prefix of the notes of an explanation
 
 Run = Callable[[GoldenContext, RunHooks], GoldenTestReport]
 
@@ -42,7 +42,7 @@ def gather_file(options: GoldenOptions, hooks: RunHooks | None = None) -> Golden
     """Record every test of the file."""
     if options.counting:
         return _each_test(load_golden_file(options.file, ("run",)), options, hooks or RunHooks(), count_test)
-    # the original tool gathers even without the flags of a check
+    # the original harness gathers even without the flags of a check
     needs: Sequence[Mode] = ("gather",) if options.is_harness and not options.replicas else ("gather", "run")
     file = load_golden_file(options.file, needs)
     tests = choose_tests(file, options.tests)
@@ -60,7 +60,7 @@ def check_file(options: GoldenOptions, hooks: RunHooks | None = None) -> GoldenR
 
 @needed_for("judging windows of a training curve")
 def _check_libraries(tests: Sequence[GoldenTest]) -> None:
-    """Load what judging or measuring noise needs, before a training of hours. Raises MissingExtraError."""
+    """Load the libraries for judging and measuring noise before a long training begins. Raises MissingExtraError."""
     if any(rule.kind in ("paired", "unmatched") for test in tests for rule in test.rules):
         load_numpy()
         t_quantile(1, 0.25)
@@ -97,7 +97,7 @@ def _each_test(
 
 
 def explain_file(options: GoldenOptions, explain: Explain, hooks: RunHooks) -> GoldenReport:
-    """Explain what began the difference that the last check of each test found; nothing is checked again."""
+    """Explain the difference that the last check of each test found, without another check."""
 
     def explain_last(context: GoldenContext, hooks: RunHooks) -> GoldenTestReport:
         if not (checks := [wanted for wanted, mode in list_ids(context.location) if mode == "check"]):
@@ -110,7 +110,7 @@ def explain_file(options: GoldenOptions, explain: Explain, hooks: RunHooks) -> G
 
 
 def _add_notes(report: GoldenTestReport, lines: Sequence[str]) -> GoldenTestReport:
-    """Add notes instead of those of an earlier explanation."""
+    """Replace the notes of an earlier explanation by `lines`."""
     others = [note for note in report.notes if not note.startswith(_EXPLAINED)]
     return replace(report, notes=(*others, *(f"{_EXPLAINED}{line}" for line in lines)))
 
@@ -120,13 +120,13 @@ class Validation:
     """The findings of a validation, for which nothing was run."""
 
     file: GoldenFile
-    commands: list[tuple[str, str, str]] = field(default_factory=list)  # test, gather or check, what would run
+    commands: list[tuple[str, str, str]] = field(default_factory=list)  # test; gather, check or same; command
     notes: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
 
 def validate_file(options: GoldenOptions, log: str | None = None) -> Validation:
-    """Return the file, its commands, and, with a sample log, what its patterns find there."""
+    """Load a file and list its commands and problems and, with a sample log, what the patterns match in the log."""
     found, data = Validation(load_golden_file(options.file)), None
     if log is not None:
         try:
@@ -168,7 +168,7 @@ def _list_commands(context: GoldenContext, notes: list[str]) -> Iterator[tuple[s
 
 
 def _try_patterns(test: GoldenTest, data: bytes, notes: list[str]) -> list[str]:
-    """Return patterns that match nothing, and metrics that are never on a line that is read."""
+    """Return the patterns that match no line of `data`, and the metrics that are never on a line with the step."""
     text = data.decode("utf-8", "replace").replace("\r", "\n")
     problems = []
     unread = find_unread(test, data)

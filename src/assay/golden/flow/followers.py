@@ -1,4 +1,4 @@
-"""Reading the logs and metric files of golden runs while they grow, and after they have ended."""
+"""Reads the logs and metric files of golden runs, during the runs and after their end."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from assay.values.run import Ending, Usage
 from assay.values.study import MetricFile, Pattern
 
 _TAIL_BYTES = 2000
-_LOG_BYTES = 32 << 20  # enough of a log without any value to find the reason
+_LOG_BYTES = 32 << 20  # how much of a log without values is read to find the reason
 NO_LINE = "matches no line of the log"
 NO_STEP_LINE = "is never on a line with the step, so it is not read"
 
@@ -32,12 +32,12 @@ class LiveReader(Protocol):
     def read(self, entry: Entry, final: bool) -> None: ...
 
     def find_end(self) -> str | None:
-        """Return why the run can end now, without the rest of its log."""
+        """Return why the run can be ended now; None if it must continue."""
         ...
 
 
 def follow_runs(hooks: RunHooks, followers: Callable[[Entry], LiveReader]) -> RunHooks:
-    """Return hooks with which each run has a follower, and ends as soon as its follower wants no more."""
+    """Return hooks that give each run a follower, and end the run when the follower's `find_end` returns a reason."""
     live: dict[str, LiveReader] = {}
 
     def prune(entries: Sequence[Entry]) -> dict[str, Ending]:
@@ -78,7 +78,7 @@ class Listening:
 
 
 class RunOutput:
-    """What a run writes: its parsed log, attempt by attempt, and metrics in files of its own or by `assay.log`."""
+    """Reads the output of one attempt: the parsed log, and metrics in files of the program or by `assay.log`."""
 
     def __init__(self) -> None:
         self._log: Tail | None = None
@@ -86,12 +86,12 @@ class RunOutput:
         self._stored = Summaries()
 
     def read_log(self, entry: Entry) -> bytes:
-        """Return the new bytes."""
+        """Return the bytes of the log that were not read before."""
         log = self._log = self._log or Tail(find_log(entry))
         return b"".join(iter(lambda: log.read(READ_BYTES), b""))
 
     def read_metrics(self, entry: Entry, final: bool, values: Values) -> None:
-        """Add what is new in the metric files; the log is read by `read_log` alone."""
+        """Add the new values of the metric files to `values`; `read_log` reads the log."""
 
         def add(_key: str, columns: Columns) -> None:
             for metric, (steps, numbers, _) in columns.items():
@@ -110,7 +110,7 @@ class SegmentFollower:
     """Collects all values of one run of a segment."""
 
     def __init__(self, test: GoldenTest, last_step: int | None = None) -> None:
-        """`last_step`: of the segment; None: it begins with the first step and is as long as the file states."""
+        """`last_step`: the segment's last step; None: the segment has the file's length, from the run's first step."""
         self._test, self._last_step = test, last_step
         reader = LogReader(test.step, test.metrics, named_groups=not test.same_line)
         self._recorder = RunRecorder(reader, test.same_line, self._find_last_step)
@@ -122,8 +122,8 @@ class SegmentFollower:
         return self._recorder.values
 
     def find_end(self) -> str | None:
-        """Return why a program that does not take its length can end: it logged a step after the segment, or something
-        that makes the log useless. It would otherwise go on for ever."""
+        """Return why a program without an option for its length can be ended: its segment is complete, or its log is
+        not usable. Such a program does not end by itself."""
         values, end = self.values, self._find_last_step(self.values)
         if self._test.has_length:
             return None
@@ -134,7 +134,7 @@ class SegmentFollower:
         return "its log has no step" if values.without_step > self._test.steps_to_record else None
 
     def _find_last_step(self, values: Values) -> int | None:
-        """The last step of the segment, for a program that does not take its length."""
+        """Return the segment's last step; None if the program takes its length, or if no step is known yet."""
         if self._test.has_length or self._last_step is not None:
             return None if self._test.has_length else self._last_step
         return values.find_end(self._test.steps_to_record)
@@ -159,7 +159,7 @@ def describe_end(entry: Entry) -> str:
 
 
 def find_log(entry: Entry, template: str = "") -> str:
-    """The log that is parsed, or that of another template."""
+    """Return the path of the log that is parsed, or of the log that `template` names."""
     name = layout.log_name(template or entry.spec.log_name, COMMAND, max(1, entry.attempt), "")
     return os.path.join(entry.dir, name)
 
@@ -173,7 +173,7 @@ def load_log(entry: Entry) -> bytes:
 
 
 def find_unread(test: GoldenTest, data: bytes) -> dict[str, str]:
-    """Patterns that match nothing in a log, and metrics that are never on a line that is read: name → reason."""
+    """Return patterns that match no line of a log, and metrics that no line has with the step: name → reason."""
     text = data.decode("utf-8", "replace").replace("\r", "\n")
     found = {pattern.metric: NO_LINE for pattern in test.patterns if not count_lines(pattern, text)}
     if test.same_line:
@@ -184,7 +184,7 @@ def find_unread(test: GoldenTest, data: bytes) -> dict[str, str]:
 
 
 def read_values(test: GoldenTest, data: bytes) -> Values:
-    """The values of a whole log."""
+    """Return the values of a whole log."""
     recorder = RunRecorder(LogReader(test.step, test.metrics, named_groups=not test.same_line), test.same_line)
     recorder.feed(data)
     recorder.finish()

@@ -1,4 +1,4 @@
-"""Gathering: one training is recorded at its checkpoints; then replicas repeat the recorded segments for the noise."""
+"""Gathers a golden: records one training at its checkpoints, then repeats the recorded segments to measure noise."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ from assay.system.fast_dataclasses import dataclass, field, replace
 from assay.values.run import RunSpec, State
 from assay.values.verdict import Finding, Verdict, VerdictKind
 
-_MOST_NAMED = 3  # problems of a recording
+_MOST_NAMED = 3  # problems of a recording that are listed one by one
 _NOT_COUNTED = "how the program counts its steps is not recorded"
 
 
 def gather_test(context: GoldenContext, hooks: RunHooks) -> GoldenTestReport:
-    """Train once, record, repeat the segments, measure the noise, write the manifest. Until all that has finished, the
-    previous golden and its checkpoints stay; the new one is written next to it, to `<manifest>.partial`."""
+    """Train once, record, repeat the segments, measure the noise, write the manifest. Until the gathering has finished,
+    the previous golden and its checkpoints are kept, and the new golden is written to `<manifest>.partial`."""
     context = name_golden(context).choose_checkpoints()
     context.check_store()
     build = _StartGathering if context.test.from_start else _Gathering
@@ -109,7 +109,7 @@ class _Gathering:
         self.golden: Golden | None = None
         self.runs: list[SegmentRun] = []
         self.findings: list[Finding] = []
-        self.console = CollectingConsole()  # its lines are warnings in the report
+        self.console = CollectingConsole()  # lines of this console are warnings in the report
         self.notes: list[str] = [*notes, *context.describe_locations()]
         self.manifest = context.manifest + manifests.PARTIAL_SUFFIX
         self._segments = SegmentBuilder(context, self.console)
@@ -133,7 +133,7 @@ class _Gathering:
         return self.recorder.last_step
 
     def follow(self, _entry: Entry | None = None) -> LiveReader:
-        """Follow a new attempt, which trains from the start: what the attempt before it recorded does not count."""
+        """Follow a new attempt, which trains from the start: recordings of earlier attempts are discarded."""
         test = self.context.test
         reader = LogReader(test.step, test.metrics, test.save, named_groups=not test.same_line)
         self.recorder = TrainingRecorder(reader, test.steps_to_record, test.same_line)
@@ -150,14 +150,14 @@ class _Gathering:
             self.save(entry, complete=False)
 
     def find_end(self) -> None:
-        """Return None: a training with checkpoints ends without our help."""
+        """Return None: a training with checkpoints ends by itself."""
 
     def save(self, entry: Entry, complete: bool) -> None:
         over = [recording for recording in self.recorder.recordings if recording.is_over]
         found = [self._segments.build(recording, self.file_values) for recording in over]
         if segments := [segment for segment in found if segment is not None]:
             self.golden = self._build_golden(entry, segments, complete)
-            manifests.write_manifest(self.manifest, replace(self.golden, complete=False))  # it is not accepted yet
+            manifests.write_manifest(self.manifest, replace(self.golden, complete=False))  # `settle` accepts the golden
 
     def conclude(self, entry: Entry) -> None:
         self._log = find_log(entry)
@@ -195,7 +195,7 @@ class _Gathering:
         self._find(VerdictKind.ERROR, "log", f"no line matches the pattern of {what} ({stream} is in {self._log})")
 
     def _report_gaps(self) -> None:
-        """Report gaps of the recording; an empty one is never a success."""
+        """Report gaps of the recording; an empty recording is an error."""
         recorder = self.recorder
         if not recorder.steps:
             self._report_unmatched("the step")
@@ -236,7 +236,7 @@ class _Gathering:
 
     def repeat(self, golden: Golden, hooks: RunHooks) -> Report | None:
         """Run each segment again for the noise or, without replicas, one segment to learn how the program counts its
-        steps. If that one fails, the recording is still valid, and a check finds out."""
+        steps. If the run of one segment fails, the recording is valid, and a check learns how the program counts."""
         work = Replication(self.context, golden, self.replicas)
         if self.replicas or self.context.test.variants:
             report = work.run(hooks)
@@ -263,7 +263,7 @@ class _Gathering:
         self.golden = replace(self.golden, noise=summarise_noise(found))
         self.notes += describe_noise(found, rules)
         seedless = find_seedless(rules, self.golden, self.context.test.seed_flag)
-        for text in [*find_dead(self.golden), *seedless]:  # the original's command warns, and a check is INCONCLUSIVE
+        for text in [*find_dead(self.golden), *seedless]:  # the original harness warns, and a check is INCONCLUSIVE
             if self.context.is_original:
                 self.console.warning(text)
             else:
@@ -282,7 +282,7 @@ class _Gathering:
                 self._refusals.append(replace(finding, label=finding.subject))
 
     def settle(self, is_cut: bool) -> None:
-        """Replace the old golden by the new one, or leave the new one next to it."""
+        """Replace the old golden by the new one, or keep the old golden and the new one as `<manifest>.partial`."""
         bad = [found for found in self.findings if found.kind in (VerdictKind.ERROR, VerdictKind.FAIL)]
         # a rule that is too narrow can be fixed in the file, without training again
         is_good = not bad and not is_cut and not (self._refusals and self._before)
@@ -299,7 +299,7 @@ class _Gathering:
             self.notes.append(f"log: {self._log}")
 
     def _replace(self, golden: Golden) -> None:
-        """Write the manifest first, then remove what only the old one needed."""
+        """Write the new manifest, then remove the checkpoints that only the old manifest needed."""
         path = self.context.manifest
         old = manifests.load_references(path) if self._before else None
         manifests.write_manifest(path, golden)
@@ -344,7 +344,7 @@ class _StartGathering(_Gathering):
         for problem in values.problems:
             self._find(VerdictKind.ERROR, "log", f"{problem}; nothing is recorded{advice}")
         end = values.find_end(test.steps_to_record)
-        wanted = test.parsed_metrics | {rule.metric for rule in test.rules}  # of the metric files only what is judged
+        wanted = test.parsed_metrics | {rule.metric for rule in test.rules}  # in metric files only judged metrics
         tracks: dict[str, manifests.Labels] = {}
         for (metric, label), found in values.found.items():
             steps = sorted(step for step in found if end is not None and step <= end)
@@ -408,7 +408,7 @@ class SegmentBuilder:
         return Segment(recording.start_step, shown, ordered, self._hashes[path])
 
     def find_saved(self, recording: SegmentRecording) -> str | None:
-        """The checkpoint that a save line names; a path that the pattern cut short is completed."""
+        """Find the checkpoint that a save line names; a path that the pattern cut short is completed."""
         named, rest, _ = recording.saved
         longer = named + (rest.split()[0] if rest[:1].strip() else "")
         candidates = dict.fromkeys([longer, named, longer.rstrip("\"'.,;:)"), (named + rest).strip()])

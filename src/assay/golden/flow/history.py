@@ -1,6 +1,6 @@
-"""`assay golden history`: the kept checks of a test as nights, and what people accepted.
+"""`assay golden history`: the kept checks of a test, grouped by date into nights, and the nights that users accepted.
 
-Nights of one golden in one environment (the GPUs, or the processor) are compared; others are never pooled with them.
+Only nights of one golden in one environment (the GPUs or, without GPUs, the processor) are compared.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ Check = tuple[Head, GoldenTestReport]
 
 @dataclass(frozen=True, slots=True)
 class NightHistory:
-    """The nights of one test in one environment, against its newest golden there; the oldest first."""
+    """The nights of one test in one environment, oldest first, against the newest golden of that environment."""
 
     test: str
     environment: str
-    golden: str  # the time when it was gathered
+    golden: str  # the time when the golden was gathered
     nights: tuple[Night, ...]
     verdict: Verdict
     moves: tuple[Move, ...]
@@ -52,7 +52,7 @@ def load_histories(context: GoldenContext, find_steps: FindSteps) -> list[NightH
         return [NightHistory(name, UNKNOWN, "", (), verdict, ())]
     found = []
     for each in _build_histories(context.location, checks, context.test.rules, find_steps):
-        # a check that cannot be read may have been the one that moved
+        # a metric may have moved in a check that cannot be read
         unread = [Finding(VerdictKind.INCONCLUSIVE, each.test, text) for text in damaged]
         verdict = Verdict.of([*each.verdict.findings, *unread], each.verdict.comparisons)
         since = [each.nights[move.at].date for move in each.moves if move.state == "open"][:1]
@@ -63,7 +63,7 @@ def load_histories(context: GoldenContext, find_steps: FindSteps) -> list[NightH
 
 
 def load_kept_histories(location: StudyLocation, since: str, find_steps: FindSteps) -> list[NightHistory]:
-    """Load the histories for a page, by the rules of the newest check. `since`: the id of the first."""
+    """Load the histories for a page, with the rules of the newest check. `since`: id of the oldest check to load."""
     checks, _ = _load_checks(location, since)
     rules = [metric.rule for _, report in checks[-1:] for segment in report.segments for metric in segment.metrics]
     return _build_histories(location, checks, rules, find_steps)
@@ -80,7 +80,7 @@ def _build_histories(
 
 
 def _load_checks(location: StudyLocation, since: str = "") -> tuple[list[Check], list[str]]:
-    """The checks that can be read, oldest first, and why the others cannot."""
+    """Return the checks that can be read, oldest first, and the errors of damaged checks."""
     checks, damaged = list[Check](), list[str]()
     for wanted, mode in reversed(list_ids(location)):
         if mode != "check" or wanted < since:
@@ -89,7 +89,7 @@ def _load_checks(location: StudyLocation, since: str = "") -> tuple[list[Check],
             checks.append(load_report(location, wanted))
         except FormatError as error:
             damaged.append(error.message)
-        except NotFoundError:  # it was deleted after the folder was listed
+        except NotFoundError:  # the check was deleted after the folder was listed
             continue
     return checks, damaged
 
@@ -121,7 +121,7 @@ def _build_history(
 
 
 def load_accepted(location: StudyLocation) -> dict[str, str]:
-    """Load why each night was accepted, by its date; the last entry for a night counts."""
+    """Load the reasons why nights were accepted, by date; the last entry for a night counts."""
     found: dict[str, str] = {}
     for line in load_lines(_find_triage(location)):
         if isinstance(line.get("night"), str) and isinstance(line.get("accepted"), str):
@@ -130,7 +130,7 @@ def load_accepted(location: StudyLocation) -> dict[str, str]:
 
 
 def write_accepted(context: GoldenContext, night: str, reason: str) -> list[str]:
-    """Accept a night (its date, or `last`) and those after it; an empty reason withdraws that. Raises NotFoundError."""
+    """Accept a night (a date, or `last`) and all later nights; an empty reason withdraws this. Raises NotFoundError."""
     checks, _ = _load_checks(context.location)
     dates = list(dict.fromkeys(render_date(head.at, "%Y-%m-%d") for head, _ in checks))
     if (chosen := dates[-1] if night == "last" and dates else night) not in dates:

@@ -1,8 +1,8 @@
 """`assay golden rebase`: a new golden replaces the old one, with a reason and a record of the drift.
 
-A fresh gathering is staged next to the golden until it is accepted; from a check, its runs are reused and repeated
-until there are as many recordings as before. Artifacts are what CI kept of a check: a root of runs, or the folder of
-one study in it, with the reports in `.assay/golden`: a report states with which golden its runs were compared.
+A fresh gathering is staged next to the golden until it is accepted. `--from check` reuses the runs of the last check,
+and adds runs until there are as many recordings as before. Artifacts are what CI kept of a check: a root of runs, or
+the folder of one study in a root, with reports in `.assay/golden` that state with which golden runs were compared.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ from assay.values.run import RunSpec, State
 from assay.values.verdict import VerdictKind
 
 STAGED_SUFFIX = ".rebase"
-_NOT_PASSED = (State.FAILED, State.TIMEOUT, State.STOPPED)  # a check stops the runs that have failed by then
+_NOT_PASSED = (State.FAILED, State.TIMEOUT, State.STOPPED)  # STOPPED: a check stops runs that have already failed
 _PASSED = "it passed in the artifacts"
 
 
@@ -130,7 +130,7 @@ def _accept(
     old, new = measure_levels(before), measure_levels(after)
     first = (before.history[-1].get("first_levels") if before.history else None) or old
     effects, since_first = measure_drift(old, new), measure_drift(first, new)
-    archived = f"{context.manifest}.{len(before.history) + 1}"  # next to the new one, where its paths are still valid
+    archived = f"{context.manifest}.{len(before.history) + 1}"  # next to the new manifest, relative paths stay valid
     with open(context.manifest, encoding="utf-8") as file:
         write_atomic(archived, file.read())
     user = None
@@ -175,7 +175,7 @@ def _build_origin(golden: Golden) -> dict[str, Any]:
 
 def _find_moved_by_code(context: GoldenContext, before: Golden, hooks: RunHooks) -> tuple[list[str], str | None]:
     """Return why the new behaviour is not due to the environment alone: in the same environment the golden's commit and
-    the files as they are differ, or may differ. Also returns the signal that interrupted the comparison."""
+    the working tree differ, or may differ. Return also the signal or problem that ended the comparison early."""
     commit = find_commit(before, "--environment-only compares with that code: rebase without it")
     report = blame_test(context, before, (commit, None), {"a": ""}, hooks)
     if report.interrupted or report.problem:
@@ -192,12 +192,12 @@ def _find_moved_by_code(context: GoldenContext, before: Golden, hooks: RunHooks)
 
 
 def _from_artifacts(context: GoldenContext, before: Golden, request: RebaseRequest, _hooks: RunHooks) -> NewGolden:
-    """Build the golden without running anything; return `before` if it passed and only failing ones are wanted."""
+    """Build the golden from artifacts; return `before` if it passed and --only-failing is given."""
     kind, kept = load_artifacts(context, before, request.artifacts or "")
     if request.only_failing and kind is VerdictKind.PASS:
         return before, (), None
     wanted = _count_wanted(context, before)
-    if context.changes_seeds:  # several checks of one golden have the same seeds: the newest run of each
+    if context.changes_seeds:  # checks of one golden have the same seeds: the newest run of each seed is kept
         kept = {
             at: list({_find_number(run.entry.spec): run for run in runs[::-1]}.values()) for at, runs in kept.items()
         }
@@ -209,7 +209,7 @@ def _from_artifacts(context: GoldenContext, before: Golden, request: RebaseReque
     return replace(after, noise=noise), problems, None
 
 
-# the new golden, reasons to refuse it, the signal that interrupted it
+# the new golden, the reasons to refuse the golden, the signal that interrupted the recording
 NewGolden = tuple[Golden | None, Sequence[str], str | None]
 
 
@@ -222,7 +222,7 @@ def _from_gathering(context: GoldenContext, before: Golden, request: RebaseReque
             if is_measured and found.provenance.get("config_hash") == context.config_hash:
                 hooks.console.message(f"using the recording in {staged}; gather again with --fresh")
                 return found, (), None
-    # the name is the same after an interruption
+    # the folder's name is the same after an interruption
     folder = os.path.join(context.checkpoints, f"rebase-{len(before.history) + 1}")
     report = gather_test(replace(context, manifest=staged, checkpoints=folder), hooks)
     if report.interrupted or report.problem:
@@ -274,7 +274,7 @@ def _from_check(context: GoldenContext, before: Golden, request: RebaseRequest, 
 
 
 def _find_new(context: GoldenContext, git: GitState) -> list[str]:
-    """List files that git neither has nor ignores, without runs and recordings: their content is not recorded."""
+    """List untracked files other than runs and recordings: the content of untracked files is not recorded."""
     top = find_git_root(os.path.realpath(context.folder)) or ""
     ours = [os.path.relpath(os.path.realpath(path), top) for path in (context.location.root, context.store)]
     return [name for name in git.untracked if not any(f"{name}/".startswith(f"{path}/") for path in ours)]
@@ -288,7 +288,7 @@ def _count_wanted(context: GoldenContext, before: Golden) -> int:
 def _build_golden(
     context: GoldenContext, before: Golden, runs: Mapping[int, Sequence[CheckRun]], marks: Mapping[str, str]
 ) -> tuple[Golden | None, list[str]]:
-    """The golden with these runs as its recordings, or the reasons why there is none."""
+    """Return the golden with `runs` as its recordings; or None, and the reasons why there is no golden."""
     segments = [
         add_recordings(replace(segment, variants={}), [run.values for run in runs[index]], keep=False)
         for index, segment in enumerate(before.segments)
@@ -303,12 +303,12 @@ def _build_golden(
 
 
 def _find_last_check(context: GoldenContext, golden: Golden, code: tuple[str, str] | None) -> dict[int, list[Entry]]:
-    """The runs of the last check that used the current command and this code, by segment."""
+    """Return the runs of the last check that used the current command and `code`, by segment."""
     found: dict[int, list[Entry]] = {}
     for entry in load_checks(context.location.dir):
         index, number = _find_segment(entry.spec, context, golden), _find_number(entry.spec)
         recorded = context.count_recorded_checks(golden)
-        if index is None or number <= recorded:  # its seed is one of the golden
+        if index is None or number <= recorded:  # a recording of the golden has this seed
             continue
         if number == recorded + 1:
             found[index] = []  # a later check begins
@@ -319,7 +319,7 @@ def _find_last_check(context: GoldenContext, golden: Golden, code: tuple[str, st
 
 
 def _find_failures(context: GoldenContext, golden: Golden, last: Mapping[int, Sequence[Entry]]) -> list[str]:
-    """Describe why the last check did not pass: runs that it or a crash ended, and runs that the rules fail."""
+    """Describe why the last check did not pass: runs that did not end well, and metrics that fail their rules."""
     failures = []
     for index, entries in sorted(last.items()):
         segment = golden.segments[index]
@@ -339,7 +339,7 @@ def _find_number(spec: RunSpec) -> int:
 
 
 def _find_segment(spec: RunSpec, context: GoldenContext, golden: Golden) -> int | None:
-    """The index of the segment whose check would be exactly this command now."""
+    """Return the index of the segment whose check would now have exactly the command of `spec`."""
     for index, segment in enumerate(golden.segments):
         if context.find_checkpoint(segment) is None or spec.params.get("start_step") != segment.start_step:
             continue
@@ -352,7 +352,7 @@ def _find_segment(spec: RunSpec, context: GoldenContext, golden: Golden) -> int 
 def _run_missing(
     context: GoldenContext, golden: Golden, runs: dict[int, list[CheckRun]], wanted: int, hooks: RunHooks
 ) -> str | None:
-    """Run the segments that have too few runs. Returns the signal that interrupted it, if one did."""
+    """Run the segments that have too few runs. Return the signal or problem that ended the runs early, if any."""
     stamp = build_stamp()
     specs: dict[str, tuple[RunSpec, Segment]] = {}
     indices: dict[str, int] = {}
@@ -363,7 +363,7 @@ def _run_missing(
         if numbers and (problem := context.find_checkpoint_problem(segment)):
             raise UsageError(problem, "gather it again: --from gather")
         for number in numbers:
-            # named like a check's run, so that the next call finds it
+            # the name is that of a check's run, so that the next call finds the run
             name = f"{CHECK_PREFIX}{stamp}-{index}-s{segment.start_step}-{number}"
             spec = context.build_segment_spec(name, segment, beyond=golden.steps_beyond, number=number)
             specs[name], indices[name] = (spec, segment), index
@@ -381,11 +381,11 @@ def _run_missing(
     return None
 
 
-# ---------------------------------------------------------------- runs of checks: of this study, or as CI kept them
+# ---------------------------------------------------------------- runs of checks, of this study or from artifacts
 
 
 def load_whole(entries: Sequence[Entry], segment: Segment, context: GoldenContext) -> list[CheckRun]:
-    """The runs that logged every step."""
+    """Return the runs that logged every step of the segment, with their values."""
     runs = []
     for entry in entries:
         follower = SegmentFollower(context.test, segment.last_step)
@@ -396,8 +396,8 @@ def load_whole(entries: Sequence[Entry], segment: Segment, context: GoldenContex
 
 
 def load_checks(study_dir: str, foreign: bool = False) -> list[Entry]:
-    """Return the runs of checks that have begun, oldest first; their names show the order only by the second.
-    `foreign`: also those that were pulled from elsewhere."""
+    """Return the runs of checks that have begun, by the time of their creation, because names show only the second.
+    `foreign`: return pulled runs, too."""
     found = []
     for path in run_directory.find_run_dirs(study_dir):
         if not os.path.basename(path).startswith(CHECK_PREFIX) or (is_foreign(path) and not foreign):
@@ -416,8 +416,8 @@ def load_checks(study_dir: str, foreign: bool = False) -> list[Entry]:
 def load_artifacts(
     context: GoldenContext, golden: Golden, folder: str
 ) -> tuple[VerdictKind, dict[int, list[CheckRun]]]:
-    """Return the verdict of the last check, and by segment its runs, with those of earlier checks of the same verdict,
-    code and environment. Raises if they are damaged, lack a whole run, or are of another study or golden."""
+    """Return the verdict of the last check and, by segment, the runs of this check and of earlier checks with the same
+    verdict, code and environment. Raises if artifacts are damaged, incomplete, or of another study or golden."""
     location = _find_study(context, folder)
     reports = [load_report(location, each)[1] for each, mode in list_ids(location) if mode == "check"]
     if not reports:
@@ -434,7 +434,7 @@ def load_artifacts(
             for run in each.runs:
                 entry = entries.get(name := os.path.basename(run.dir))
                 if report is not reports[0] and (entry is None or origin is None or _load_origin(entry) != origin):
-                    continue  # of an earlier check with another code or environment, or an unknown one
+                    continue  # the earlier check has another code or environment, or unknown ones
                 if entry is None:
                     raise FormatError(f"{location.dir} lacks the run {name}, or it is damaged", "keep the whole folder")
                 origin = origin or _load_origin(entry)
@@ -449,7 +449,7 @@ def load_artifacts(
 
 
 def _find_study(context: GoldenContext, folder: str) -> StudyLocation:
-    """Find the study: the folder itself, in a root of runs, or in a folder around one."""
+    """Find the study: `folder` itself, or a folder in the root of runs `folder`, or in a root of runs in `folder`."""
     name, top = context.location.name, os.path.abspath(folder)
     if not os.path.isdir(top):
         raise UsageError(f"there is no folder {folder}", "name what CI kept: the folder of its runs")
@@ -481,7 +481,7 @@ def _build_check(context: GoldenContext) -> str:
 
 
 def _build_mark(golden: Golden) -> list[Any]:
-    """Build a value that is equal for equal recordings, without the logged texts, which reports do not keep."""
+    """Build a value that is equal for equal recordings. Logged texts are left out, because reports do not keep them."""
     walked = [found for each in golden.segments for found in each.walk()]
     tracks = [(name, label, run.steps, run.values) for name, label, runs in walked for run in runs]
     return [repr(tracks), [(each.start_step, each.checkpoint, each.checkpoint_sha) for each in golden.segments]]

@@ -1,5 +1,5 @@
-"""The runs that a golden is recorded from: the training, new or continued, with its lock and provenance; and segments
-that are run again from their checkpoints. What differs between equal runs is noise."""
+"""The runs from which a golden is recorded: the training, new or continued, with its lock and provenance; and segments
+that are run again from their checkpoints. The difference between equal runs is noise."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _CODE = re.compile(
     r".*\.(pyx?|pxd|ipynb|(ba)?sh|pl|r|jl|lua|[jt]s|rs|go|java|c|cc|cpp|cxx|cuh?|h|hpp|so|ya?ml|json|toml|cfg|ini|conf|gin)",
     re.IGNORECASE | re.DOTALL,
 )
-# Variables of a terminal or a session, not of a training; and ours.
+# Environment variables of a terminal, of a session or of Assay, which do not change a training.
 _SESSION = re.compile(
     r"_|PWD|OLDPWD|SHLVL|TERM.*|COLORTERM|COLUMNS|LINES|LS_COLORS|PS\d|PROMPT.*|HIST.*|DISPLAY|WAYLAND_.*|WINDOW.*|STY"
     r"|TMUX.*|SSH_.*|XDG_.*|DBUS_.*|VSCODE_.*|GPG_.*|INVOCATION_ID|JOURNAL_STREAM|PYTEST_.*|ASSAY_.*|NO_COLOR|FORCE_COLOR"
@@ -67,9 +67,9 @@ _MOST_FILES = 2000  # files of code that a manifest lists
 class ReplicaJob(NamedTuple):
     """A segment that is run again: as a replica, or by a variant."""
 
-    segment: int  # its index
-    number: int  # of the replica
-    variant: str  # its name, or ""
+    segment: int  # index of the segment
+    number: int  # number of the replica
+    variant: str  # name of the variant, or ""
 
     @property
     def title(self) -> str:
@@ -81,11 +81,11 @@ def _hash(value: Any) -> str:
 
 
 def _load_code(context: GoldenContext, text: str) -> list[Any]:
-    """The repository's state, the code in the program's folder, and the files that the command names."""
+    """Return the repository's state, and hashes of the code in the program's folder and of files that `text` names."""
     git = load_git(context.folder)
     try:
         files = _load_files(context, text)
-    except UsageError:  # a part that cannot be read is never equal
+    except UsageError:  # code that cannot be read never equals other code
         return [secrets.token_hex(8)]
     return [context.folder, [git.commit, git.diff] if git else None, sorted(files.items())]
 
@@ -104,7 +104,7 @@ def _load_files(context: GoldenContext, text: str) -> dict[str, str | None]:
 
 
 def load_code_marks(context: GoldenContext) -> dict[str, str]:
-    """Hash the code, for the provenance; empty if it is unknown. The test's own file is compared separately."""
+    """Hash the code files for the provenance; empty if unknown or too many. The test's own file is left out."""
     try:
         files = _load_files(context, context.build_gather_command())
     except UsageError:
@@ -125,7 +125,7 @@ def _load_surroundings(context: GoldenContext, text: str) -> list[Any]:
 
 
 def build_provenance(context: GoldenContext, entry: Entry, marks: Mapping[str, str]) -> dict[str, object]:
-    """Build the provenance, which explains why a later golden differs. `marks`: of the code when the run began."""
+    """Build the provenance, which explains why a later golden differs. `marks`: code hashes from before the run."""
     text = entry.spec.commands[0].text
     return {
         "gathered_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
@@ -143,8 +143,8 @@ def build_provenance(context: GoldenContext, entry: Entry, marks: Mapping[str, s
 
 
 def load_origin(run_dir: str) -> dict[str, Any]:
-    """Load what a run recorded about its environment. environment.json describes the machine that submitted; for a
-    farm's node only git holds, and Python with its packages if both have the same file system."""
+    """Load what a run recorded about its environment. environment.json describes the machine that submitted it: for a
+    farm's node only the git state is valid and, if the file system is shared, Python with its packages."""
     environment = run_directory.load_environment(run_dir) or {}
     git = environment.get("git") or {}
     last = run_directory.load_history(run_dir).last
@@ -172,7 +172,7 @@ def describe_origin(context: GoldenContext, origin: Mapping[str, Any]) -> dict[s
 
 
 def find_differences(context: GoldenContext, golden: Golden, origin: Mapping[str, Any]) -> list[str]:
-    """Describe what differs from the recording besides the values, as a run of a check recorded it."""
+    """Describe what differs from the recording besides the values: command, configuration, code and environment."""
     if not origin or not golden.provenance:
         return []
     found = list[str]()
@@ -194,14 +194,14 @@ def find_differences(context: GoldenContext, golden: Golden, origin: Mapping[str
 
 
 def find_other_environment(context: GoldenContext, golden: Golden, origin: Mapping[str, Any]) -> list[str]:
-    """Describe in one line that the golden is of another GPU, torch or image than the runs of a check had."""
+    """Describe in one line that the golden was recorded with another GPU, torch or image than the runs of a check."""
     here, then = build_key({**origin, "image": find_image(context.farm)}), build_key(golden.provenance)
     text = f"the golden is of {describe_key(then)}; this environment is {describe_key(here)}"
     return [text] if origin and find_other(then, here) else []
 
 
 def _describe_same(has_code: bool, now: Mapping[str, str]) -> str:
-    """Describe that no cause was found, which does not mean that there is none."""
+    """Describe what was compared without finding a difference, and what was not compared."""
     compared = {
         "packages": any(name.startswith("package ") for name in now), "Python": "python" in now, "command": True,
         "configuration": True, "device": "cpu" in now or "GPUs" in now,
@@ -219,7 +219,7 @@ def _describe_same(has_code: bool, now: Mapping[str, str]) -> str:
 
 
 def _describe_files(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """Describe in one line which code and settings of the program's folder are not those of the recording."""
+    """Describe in one line which code and settings in the program's folder differ from those of the recording."""
     names = _list_changed(before, now)
     ends = ["is new" if name not in before else "has changed" if name in now else "is gone" for name in names]
     words = [f"{name} {end}" for name, end in zip(names, ends, strict=True)]
@@ -241,7 +241,7 @@ def _flatten_origin(origin: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _strip_ours(context: GoldenContext, text: str) -> str:
-    """Remove flags whose values are ours from a command: folders and steps differ from call to call."""
+    """Remove the flags that Assay sets from a command: the folders and steps in them differ between calls."""
     keys = [flag.key for flag in (*context.test.gather_flags, *context.test.run_flags) if flag.is_set]
     words, kept = iter(context.hide_command(text).split()), list[str]()
     for word in words:
@@ -254,11 +254,11 @@ def _strip_ours(context: GoldenContext, text: str) -> str:
 
 def choose_training(context: GoldenContext, hooks: RunHooks) -> tuple[RunSpec, list[str]]:
     """Return the training that an interrupted or killed gathering left, if it was started from the same code, command
-    and environment; else a new one, after ending processes that still write into the same checkpoint folder."""
+    and environment; else a new training, after ending processes that still write into the same checkpoint folder."""
     text = context.build_gather_command()
     # runs of the same code, environment and command are interchangeable
     origin = {"code": _hash(_load_code(context, text)), "environment": _hash(_load_surroundings(context, text))}
-    target = {"manifest": context.manifest} if context.test.from_start else {}  # then the command names no folder
+    target = {"manifest": context.manifest} if context.test.from_start else {}  # no checkpoint folder in the command
     spec = context.build_spec(f"{GATHER_PREFIX}{build_stamp()}", text, {"mode": "gather", **origin, **target})
     notes: list[str] = []
     for path in reversed(list(run_directory.find_run_dirs(context.location.dir))):
@@ -276,7 +276,7 @@ def choose_training(context: GoldenContext, hooks: RunHooks) -> tuple[RunSpec, l
 
 
 def _load_open(path: str, context: GoldenContext) -> RunSpec | None:
-    """The spec of an unfinished gathering into the same folder, or of the same manifest."""
+    """Return the spec of the gathering in `path` if it is unfinished and has the same checkpoint folder or manifest."""
     if not os.path.basename(path).startswith(GATHER_PREFIX) or is_foreign(path):
         return None
     try:
@@ -284,7 +284,7 @@ def _load_open(path: str, context: GoldenContext) -> RunSpec | None:
     except (OSError, FormatError):
         return None
     last = run_directory.load_history(path).last
-    if not spec.commands:  # a run that was pulled may be anything
+    if not spec.commands:  # a pulled run may have no command
         return None
     words = [word.rstrip(os.sep) for word in spec.commands[0].text.replace("=", " ").split()]
     is_same = spec.params.get("manifest") == context.manifest or shlex.quote(context.checkpoints) in words
@@ -294,7 +294,7 @@ def _load_open(path: str, context: GoldenContext) -> RunSpec | None:
 
 
 def _end(context: GoldenContext, path: str, why: str) -> str:
-    """Stop a training of ours, unless it has been interrupted. Raises if it may still be writing."""
+    """Stop a training that has not ended. Raises InfrastructureError if it may still be writing."""
     last = run_directory.load_history(path).last
     if last is None or last.outcome is not None:
         return why
@@ -321,7 +321,7 @@ def lock_store(context: GoldenContext) -> Iterator[None]:
 
 @dataclass(slots=True)
 class Replication:
-    """Every segment of a golden, `count` times more, and once by each variant."""
+    """Runs every segment of a golden `count` more times, and once with each variant."""
 
     context: GoldenContext
     golden: Golden  # with the replicas' values as soon as they exist
@@ -331,7 +331,7 @@ class Replication:
     _found: dict[ReplicaJob, Values] = field(default_factory=dict)
 
     def run(self, hooks: RunHooks) -> Report:
-        """Run all jobs. If it is unknown how the program counts its steps, one run shows it before the others start."""
+        """Run all jobs. If it is unknown how the program counts its steps, one job runs first to find that out."""
         names = ["" for _ in range(self.count)] + [variant.name for variant in self.context.test.variants]
         segments = range(len(self.golden.segments))
         jobs = [ReplicaJob(index, at, name) for at, name in enumerate(names, 1) for index in segments]
@@ -352,7 +352,7 @@ class Replication:
             replicas = [values for name, values in found if not name]
             recorded.append(replace(add_recordings(segment, replicas), variants=variants))
         self.golden = replace(self.golden, segments=tuple(recorded))
-        for job, values in self._found.items():  # neither they nor a check can be compared with the training
+        for job, values in self._found.items():  # neither replicas nor checks can be compared at a lost step
             segment = self._segment(job)
             for metric, step in find_lost_steps(segment, values):
                 message = f"{job.title} logs no {metric} at step {step}; the training did"
@@ -362,12 +362,12 @@ class Replication:
         return report
 
     def learn(self, hooks: RunHooks) -> Report:
-        """Find out how the program counts, by one run whose values are not kept."""
+        """Find out how the program counts its steps, by one run whose values are not kept."""
         return self._learn([ReplicaJob(index, 1, "") for index in range(len(self.golden.segments))], hooks)[0]
 
     def _learn(self, jobs: Sequence[ReplicaJob], hooks: RunHooks) -> tuple[Report, list[ReplicaJob]]:
-        """Run the segment that reaches furthest from its checkpoint: one that was cut short cannot lack a step. Returns
-        how it ended, and the jobs that are still to be run."""
+        """Run the longest segment: a segment that was cut short does not show whether the last step is missing. Return
+        the report, and the jobs that are still to be run."""
         lengths = [segment.last_step - segment.start_step for segment in self.golden.segments]
         job = max(jobs, key=lambda each: (lengths[each.segment], -each.number))
         report, short = self._run_jobs([job], 0, hooks)
@@ -379,13 +379,13 @@ class Replication:
         return report, [each for each in jobs if each != job or short]
 
     def _learn_start(self) -> None:
-        """Find out whether runs from a checkpoint log its own step, too."""
+        """Find out whether runs from a checkpoint log the checkpoint's own step, too."""
         found = [(segment := self._segment(job), list_steps(segment, values)) for job, values in self._found.items()]
         known = [each.start_step in steps for each, steps in found if each.start_step not in each.steps]
         self.golden = replace(self.golden, repeats_start=any(known) if known else None)
 
     def _run_jobs(self, jobs: Sequence[ReplicaJob], beyond: int, hooks: RunHooks) -> tuple[Report, list[ReplicaJob]]:
-        """Run jobs; return how they ended, and the jobs that lack exactly the last step."""
+        """Run jobs; return the report, and the jobs whose runs lack only the last step."""
         stamp = build_stamp()
         specs = {job: self._build_spec(job, stamp, beyond) for job in jobs}
         named = {spec.name: (spec, self._segment(job)) for job, spec in specs.items()}
@@ -421,7 +421,7 @@ class Replication:
 def follow_specs(
     context: GoldenContext, specs: Mapping[str, tuple[RunSpec, Segment]], hooks: RunHooks
 ) -> tuple[Report, dict[str, Values]]:
-    """Run segments by the names of their runs; returns also what each logged, by name."""
+    """Run segments, by the names of their runs; return the report, and the values of each run by name."""
     followers: dict[str, SegmentFollower] = {}
 
     def follow(entry: Entry) -> SegmentFollower:
@@ -434,7 +434,7 @@ def follow_specs(
 
 
 def describe_early(context: GoldenContext, segment: Segment, values: Values, repeats: bool | None = None) -> str:
-    """The step that shows that a run did not begin at its checkpoint, and the flag that it may have ignored."""
+    """Describe a step that shows that a run did not begin at its checkpoint, and the flags that it may have ignored."""
     if (step := find_early_step(segment, list_steps(segment, values), repeats)) is None:
         return ""
     if context.test.from_start:
@@ -446,12 +446,12 @@ def describe_early(context: GoldenContext, segment: Segment, values: Values, rep
 
 
 def list_steps(segment: Segment, values: Values) -> set[int]:
-    """The steps at which a run has a value of a metric that the segment has."""
+    """Return the steps at which a run has a value of any metric of the segment."""
     return {step for metric in segment.tracks for step in values.steps_of(metric)}
 
 
 def find_lost_steps(segment: Segment, values: Values) -> Iterator[tuple[str, int]]:
-    """Metrics of which a run lacks steps, and the first one of those."""
+    """Yield each metric of which a run lacks steps, with the first lost step."""
     for metric, labels in segment.tracks.items():
         if lost := {step for runs in labels.values() for step in runs[0].steps} - values.steps_of(metric):
             yield metric, min(lost)
@@ -466,7 +466,7 @@ def falls_one_short(segment: Segment, values: Values) -> bool:
 
 
 def add_recordings(segment: Segment, runs: Sequence[Values], keep: bool = True) -> Segment:
-    """Add the runs that have every step; missing steps were reported. `keep`: add them after the existing ones."""
+    """Add the runs that have every step of a metric. `keep`: keep the existing recordings, before the new ones."""
     tracks: dict[str, dict[str, tuple[Track, ...]]] = {}
     for metric, label, old in segment.walk():
         cut = [values.cut(metric, label, old[0].steps) for values in runs]
@@ -492,7 +492,7 @@ def is_whole(segment: Segment, values: Values) -> bool:
 
 
 def describe_noise(found: Sequence[SegmentNoise], rules: Sequence[Rule] = ()) -> list[str]:
-    """Describe what a check can show of each metric in its noisiest segment. Exact rules have no delta."""
+    """Describe what a check can detect in each metric's noisiest segment. Metrics with an exact rule are left out."""
     exact = {rule.metric for rule in rules if rule.kind == "exact"}
     worst: dict[str, SegmentNoise] = {}
     for noise in (each for each in found if each.metric not in exact):
@@ -509,7 +509,7 @@ def describe_noise(found: Sequence[SegmentNoise], rules: Sequence[Rule] = ()) ->
 
 
 def describe_quiet(context: GoldenContext) -> list[str]:
-    """Advise what to add to the file where replicas are equal bit for bit, so that harmless changes are known."""
+    """Advise to add a variant to the file if replicas are equal bit for bit, so that harmless changes are known."""
     threads = "1" if dict(context.test.env).get("OMP_NUM_THREADS") == "2" else "2"
     return [
         "the replicas are equal bit for bit: nothing shows how far other kernels or threads move a metric,",

@@ -1,8 +1,8 @@
-"""Runs of a golden test: context, commands, run specs and how they are started; which golden of several is used.
+"""Runs of a golden test: context, commands, run specs and how runs are started; the choice of one golden of several.
 
 Goldens of several environments in one store are `TEST_NAME@…manifest.json` next to `TEST_…manifest.json`. A golden's
-environment is what its provenance states: GPU, torch, container image. What it does not state fits all: a golden of the
-original, or an imported one, is used everywhere.
+environment is what its provenance states: GPU, torch, container image. A property that is not stated fits every
+environment: a golden of the original harness, or an imported one, is used everywhere.
 """
 
 from __future__ import annotations
@@ -42,25 +42,25 @@ from assay.values.secrets import hide_spec
 from assay.values.study import STUDY_NAME_RULE, CodePolicy, Farm, Pattern, Problem, Study, is_study_name
 
 COMMAND = "train"
-ENDED_WELL = (State.DONE, State.PRUNED)  # pruned: ended by us when its segment was complete
+ENDED_WELL = (State.DONE, State.PRUNED)  # PRUNED: the run was ended when its segment was complete
 STUDY_PREFIX = "golden-"
-DEFAULT = "default"  # the environment of the golden whose file has no name of one
-_MARK = "@"  # after the name of an environment
+DEFAULT = "default"  # the environment of the golden whose file does not name one
+_MARK = "@"  # the end of an environment's name in a file's name
 _IMAGE_VARIABLES = ("APPTAINER_CONTAINER", "SINGULARITY_CONTAINER")
 _CHECK_SEEDS = 1000  # the first seed of checks
-_LOG_NAMES: dict[LogStream, tuple[str, str]] = {  # what is parsed, and the other stream
+_LOG_NAMES: dict[LogStream, tuple[str, str]] = {  # the log that is parsed, and the log of the other stream
     "stdout": ("{command}{suffix}.stdout.log", "{command}{suffix}.stderr.log"),
     "stderr": ("{command}{suffix}.stderr.log", "{command}{suffix}.stdout.log"),
     "both": ("{command}{suffix}.log", "{command}{suffix}.other.log"),
 }
 
-Key = Mapping[str, str]  # of an environment: GPU, torch, image, those that are known
+Key = Mapping[str, str]  # an environment's GPU, torch and image, as far as they are known
 Explain = Callable[["GoldenContext", GoldenTestReport, RunHooks], tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True)
 class GoldenOptions:
-    """The request of a command."""
+    """The options of a command of `assay golden`."""
 
     file: str
     store: str
@@ -75,17 +75,17 @@ class GoldenOptions:
     only: tuple[str, ...] = ()  # check: judge these metrics, or labels as in `loss MLM`, and no others
     early_stop: bool = True
     timeout_s: float | None = None
-    env: tuple[tuple[str, str], ...] = ()  # in addition to the file's
+    env: tuple[tuple[str, str], ...] = ()  # variables in addition to the file's
     run_arguments: tuple[str, ...] = ()  # appended to the command of every check
     grace_s: float = 10.0
     command_line: tuple[str, ...] = ()
-    environment: str | None = None  # whose golden is used; None: see `choose_golden`
+    environment: str | None = None  # the environment whose golden is used; None: see `choose_golden`
     address: str | None = None  # the address of a store that is used as a copy on this machine
     explain: Explain | None = None  # a plug-in's function that finds what began a difference, for the report
-    is_harness: bool = False  # called by the original's command line: its behaviour, its hints
+    is_harness: bool = False  # called by the command line of the original harness, with its behaviour and hints
 
     def build_arguments(self) -> str:
-        """The arguments with which a subcommand of `assay golden` uses the same golden."""
+        """Return the arguments with which a subcommand of `assay golden` uses the same golden."""
         words, store = [self.file], self.address or self.store
         words += ["-s", store] if store != DEFAULT_STORE else []
         if self.manifest_name != DEFAULT_MANIFEST:
@@ -113,7 +113,7 @@ class GoldenContext:
     options: GoldenOptions
     config_hash: str
     is_original: bool
-    chosen: str = ""  # which golden of several, and why
+    chosen: str = ""  # which golden of several was chosen, and why
 
     def use_store(self, store: str) -> GoldenContext:
         """Give a test another store."""
@@ -129,13 +129,13 @@ class GoldenContext:
         return replace(self, test=test, options=options)
 
     def use_same(self, configuration: Variant) -> GoldenContext:
-        """Give a test a configuration that must agree: what is not exact is judged by the noise."""
+        """Give a test a configuration that must agree: metrics without an exact rule are judged by the noise."""
         used = self.use_variant(configuration)
         rules = tuple(rule if rule.kind == "exact" else replace(rule, kind="same") for rule in self.test.rules)
         return replace(used, test=replace(used.test, rules=rules))
 
     def build_gather_command(self) -> str:
-        """Build the command of the recorded training; without checkpoints it is the run that a check repeats."""
+        """Build the command of the recorded training; without checkpoints, it is the command of a check."""
         if self.test.from_start:
             return self.build_check_command("", 0)
         return _build_command(self.test, self.test.gather_flags, {"checkpoint_output": self.checkpoints})
@@ -154,11 +154,11 @@ class GoldenContext:
 
     @property
     def can_check(self) -> bool:
-        """Whether the file defines how a check is started; the original also gathers without that."""
+        """Whether the file defines how a check is started; the original harness gathers even if it does not."""
         return self.test.has_length and any(flag.name == "checkpoint_input" for flag in self.test.run_flags)
 
     def find_checkpoint(self, segment: Segment | SegmentReport) -> str | None:
-        """The path of the checkpoint that a segment begins at; empty where it begins with the training."""
+        """Return the path of a segment's checkpoint; empty if the segment begins with the training; None if missing."""
         return manifests.find_checkpoint(self.manifest, segment.checkpoint)
 
     def find_checkpoint_problem(self, segment: Segment) -> str:
@@ -172,7 +172,7 @@ class GoldenContext:
     def build_segment_spec(
         self, name: str, segment: Segment, *, beyond: int | None, number: int, variant: str | None = None
     ) -> RunSpec:
-        """Build a run of a check; with a variant (or `""`) a replica. Checks and replicas never have the same seeds."""
+        """Build the run of a check or, with `variant` (`""`: none), of a replica. Both never have the same seeds."""
         is_check, start = variant is None, segment.start_step
         seed = number + (_CHECK_SEEDS if is_check else 0) if self.changes_seeds else None
         text = self.build_check_command(self.find_checkpoint(segment) or segment.checkpoint, start, beyond or 0, seed)
@@ -184,10 +184,10 @@ class GoldenContext:
         return any(rule.kind == "unmatched" for rule in self.test.rules)
 
     def count_recorded_checks(self, golden: Golden) -> int:
-        """The last number of a check's run that a rebase recorded: checks of this golden use the seeds after it."""
+        """Return the highest number of a check's run that a rebase recorded: later checks use the seeds after it."""
         if golden.is_gathered or not self.changes_seeds:
             return 0
-        found: Any = golden.provenance.get("check_runs", golden.recordings)  # older ones do not state it
+        found: Any = golden.provenance.get("check_runs", golden.recordings)  # older goldens do not state it
         return int(found)
 
     def build_spec(self, name: str, text: str, params: Mapping[str, Any]) -> RunSpec:
@@ -211,11 +211,11 @@ class GoldenContext:
         )
 
     def hide_command(self, text: str) -> str:
-        """A command as it may be shown, and as the run's record has it."""
+        """Return a command with its secrets hidden, as the run's record has it."""
         return hide_spec(self.build_spec("", text, {}), self.settings.secrets).commands[0].text
 
     def load_golden(self, how_to: str | None = None) -> Golden:
-        """Load the golden. Raises UsageError if it has checkpoints and the file has none, or the other way round."""
+        """Load the golden. Raises UsageError if only one of golden and file has checkpoints."""
         golden = manifests.load_manifest(self.manifest, self.test.name, how_to or self.hint_to_gather())
         from_start = all(not segment.checkpoint for segment in golden.segments)
         if golden.segments and from_start is not self.test.from_start:
@@ -242,7 +242,7 @@ class GoldenContext:
         )
 
     def describe_locations(self) -> list[str]:
-        """Describe the folder in which the program runs, where that was looked for, and the folder of its runs."""
+        """Describe the folder in which the program runs, how that folder was found, and the folder of the runs."""
         runs = os.path.relpath(self.location.dir)
         shown = self.location.dir if runs.startswith(os.pardir) else os.path.join(os.curdir, runs)
         folder = f"program's folder: {self.folder} ({self.folder_from})"
@@ -254,7 +254,7 @@ class GoldenContext:
         return replace(self, checkpoints=manifests.choose_checkpoint_dir(self.manifest, self.checkpoints))
 
     def check_store(self) -> None:
-        """Refuse before a long training: the store must be a folder that can be written."""
+        """Raise UsageError, before a long training, if the store cannot be created or written."""
         try:
             os.makedirs(self.store if self.test.from_start else self.checkpoints, exist_ok=True)
         except OSError as error:
@@ -265,7 +265,7 @@ class GoldenContext:
 
 
 def choose_tests(file: GoldenFile, names: Sequence[str]) -> tuple[GoldenTest, ...]:
-    """The tests that the command names; all when it names none."""
+    """Return the tests that the command names; without names, all tests."""
     known = [test.name for test in file.tests]
     for name in names:
         if name not in known:
@@ -274,13 +274,13 @@ def choose_tests(file: GoldenFile, names: Sequence[str]) -> tuple[GoldenTest, ..
 
 
 def build_contexts(file: GoldenFile, options: GoldenOptions) -> list[GoldenContext]:
-    """One context for each test that the command names."""
+    """Build one context for each test that the command names."""
     settings = load_settings(os.getcwd(), os.environ)
     return [build_context(file, test, options, settings) for test in choose_tests(file, options.tests)]
 
 
 def build_context(file: GoldenFile, test: GoldenTest, options: GoldenOptions, settings: Settings) -> GoldenContext:
-    # names become files and folders: none may lead out of the store or the root
+    # names become names of files and folders, which must be inside the store and the root
     if not is_study_name(test.name, from_file=True):
         raise UsageError(f"{test.name!r} cannot name a study", STUDY_NAME_RULE)
     if "/" in options.manifest_name or not options.manifest_name.isprintable():
@@ -316,7 +316,7 @@ def build_context(file: GoldenFile, test: GoldenTest, options: GoldenOptions, se
 
 
 def _render_native(study: Study) -> str:
-    """The one command of the one run of a golden study."""
+    """Return the command of a golden study. Raises ConfigError if the study has several runs or commands."""
     runs = build_plan(study).runs
     if len(runs) != 1 or len(runs[0].commands) != 1:
         what = f"{len(runs)} runs" if len(runs) != 1 else f"{len(runs[0].commands)} commands"
@@ -327,7 +327,7 @@ def _render_native(study: Study) -> str:
 
 
 def resolve_folder(file: GoldenFile, test: GoldenTest) -> tuple[str, str]:
-    """The folder in which the program runs, and how that was decided."""
+    """Return the folder in which the program runs, and how that folder was found."""
     if file.study is not None:
         return file.study.folder, "the working directory"
     config_folder = os.path.dirname(file.path)
@@ -380,14 +380,14 @@ def build_stamp() -> str:
 
 
 def find_image(farm: Farm | None) -> str | None:
-    """The container image of the runs: the farm's, or the one that this process is in."""
+    """Return the container image of the runs: the farm's or, without a farm, the one of this process."""
     named = farm.options.get("container") if farm else None
     found = [named] if farm else [os.environ.get(name) for name in _IMAGE_VARIABLES]
     return next((os.path.basename(str(each)) for each in found if each), None)
 
 
 def build_key(origin: Mapping[str, Any]) -> dict[str, str]:
-    """The key of a provenance, or of an environment as runs record it."""
+    """Build the key of a provenance, or of an environment as runs record it."""
     gpus, torch = list_gpus(origin), (origin.get("packages") or {}).get("torch")
     gpu = (" and ".join(sorted({*gpus})) or "no GPU") if gpus is not None else None
     known = {"GPU": gpu, "torch": torch, "image": origin.get("image")}
@@ -400,12 +400,12 @@ def describe_key(key: Key) -> str:
 
 
 def find_other(one: Key, other: Key) -> list[str]:
-    """Return what both keys state, but state differently."""
+    """Return the names that have a value in both keys, if the values differ."""
     return [name for name in one if name in other and one[name] != other[name]]
 
 
 def name_golden(context: GoldenContext) -> GoldenContext:
-    """The golden that a gathering with --environment writes."""
+    """Choose the golden that a gathering with --environment writes."""
     name = context.options.environment
     if name is not None and (not name.isprintable() or not name or {*"/@"} & {*name}):
         raise UsageError(f"{name!r} cannot name an environment", "it becomes a part of a file's name, as in h100")
@@ -413,7 +413,7 @@ def name_golden(context: GoldenContext) -> GoldenContext:
 
 
 def choose_golden(context: GoldenContext) -> GoldenContext:
-    """Choose the golden that --environment names, else the only one, else the one whose environment is this one."""
+    """Choose the golden that --environment names, else the only golden, else the golden of the current environment."""
     names = _list_names(context)
     wanted = context.options.environment
     if wanted is None and len(names) < 2:
@@ -440,7 +440,7 @@ def choose_golden(context: GoldenContext) -> GoldenContext:
 
 
 def _list_names(context: GoldenContext) -> dict[str, str]:
-    """The environments of a test's goldens, and the ends of their files' names."""
+    """Return the environments of a test's goldens, each with the end of the file's name."""
     end, prefix = context.options.manifest_name, f"{context.test.name}_"
     found = [os.path.basename(path) for path in manifests.list_manifests(context.store)]
     ends = [name.removeprefix(prefix) for name in found if name.startswith(prefix)]
@@ -450,12 +450,12 @@ def _list_names(context: GoldenContext) -> dict[str, str]:
 
 def _use(context: GoldenContext, manifest_name: str) -> GoldenContext:
     path = manifests.manifest_path(context.store, context.test.name, manifest_name)
-    options = replace(context.options, manifest_name=manifest_name, environment=DEFAULT)  # of that name: it is chosen
+    options = replace(context.options, manifest_name=manifest_name, environment=DEFAULT)  # the name has the environment
     return replace(context, manifest=path, options=options)
 
 
 def _load_key(context: GoldenContext) -> Key:
-    """The key of the runs that would be started. What a farm's nodes have is not known here."""
+    """Build the key of the runs that would be started. The GPUs and packages of a farm's nodes are unknown."""
     if context.farm is not None:
         return build_key({"image": find_image(context.farm)})
     found = load_environment(context.folder, ())

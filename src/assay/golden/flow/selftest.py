@@ -1,5 +1,5 @@
-"""`assay golden selftest`: would a check find a fault? Known faults are injected into the user's own run, one at a
-time."""
+"""`assay golden selftest`: finds whether a check would find a fault. Known faults are injected into the user's own run,
+one at a time."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _HOW_TO = """give the faults to inject, in the file or as options:
 def selftest_file(
     options: GoldenOptions, faults: Sequence[Fault] = (), start_step: int | None = None, hooks: RunHooks | None = None
 ) -> tuple[SelftestReport, ...]:
-    """Try `faults` and those of the file in the segment at `start_step`, by default the middle one."""
+    """Try `faults` and the file's faults in the segment that begins at `start_step`, by default the middle segment."""
     file = load_golden_file(options.file, ("run",))
     contexts = build_contexts(file, options)
     hooks = hooks or RunHooks()
@@ -42,7 +42,7 @@ def _try_test(
     if not faults:
         raise UsageError(f"{context.test.name} has no faults", _HOW_TO)
     began = time.monotonic()
-    # in a study of its own: runs with injected faults must not be mistaken for checks
+    # runs with injected faults are in a study of their own: they must not be mistaken for checks
     location = StudyLocation(context.location.root, f"{context.location.name}-selftest")
     context = replace(context, location=location, study=replace(context.study, name=location.name))
     context = choose_golden(context)
@@ -94,7 +94,7 @@ def inject(context: GoldenContext, fault: Fault, segment: Segment) -> GoldenCont
 
 
 def build_arguments(fault: Fault, command: str) -> tuple[str, ...]:
-    """Return what a fault appends to the command; most programs use the last of several equal flags."""
+    """Return the arguments that a fault appends to the command; most programs use the last of several equal flags."""
     match = _SCALE.fullmatch(fault.value)
     value = f"{_find_value(fault.name, command) * float(match[1]):.12g}" if match else fault.value
     if fault.name.endswith("="):

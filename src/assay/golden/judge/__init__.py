@@ -1,1 +1,1 @@
-"""Judging curves against a recording. Pure functions."""
+"""Pure functions that judge curves by a recording."""

@@ -1,9 +1,9 @@
 """The rules for recordings in files, where nothing is run again: `digits`, `noise` and `level`.
 
-One golden does not show noise: values pass if they are equal at the digits of the side that has fewer, or within a
-stated tolerance, which is then the only reason; others are CHANGED. Several goldens show noise: windows inside it pass;
-windows surely outside, on either side, fail, or are CHANGED if every value is within the stated tolerance. Times and
-memory have a level, the median, for the tolerance alone. See docs/explanation/golden-statistics.md.
+One golden does not show noise: values that are equal at the digits of the side with fewer digits, or within a stated
+tolerance, pass; other values are CHANGED. Several goldens show noise: windows inside the noise pass; windows surely
+outside, on either side, fail, or are CHANGED if every value is within the stated tolerance. Times and memory have a
+level, the median, which is compared by a stated tolerance alone. See docs/explanation/golden-statistics.md.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _UNIT_SLACK = 1.25
 
 @dataclass(frozen=True, slots=True)
 class Digits:
-    """How a column was written: with this many decimals, as float32, or (neither) in full."""
+    """How a column was written: with `decimals` decimals, as float32 (`is_single`) or, if neither is set, in full."""
 
     decimals: int | None = None
     is_single: bool = False
@@ -57,8 +57,8 @@ class Digits:
 
 
 def find_digits(values: Sequence[float]) -> Digits:
-    """Find the digits from the shortest decimals that give the values back. Whole numbers are counts, and very short
-    ones (a learning rate of 1e-05) were set: neither was rounded."""
+    """Find the digits from the shortest decimals that represent the values. Whole numbers are counts, and very short
+    numbers (a learning rate of 1e-05) were set: neither kind was rounded."""
     texts = [repr(value).removesuffix(".0").partition("e") for value in values]
     digits = max(len(text.replace(".", "").lstrip("-0")) for text, _, _ in texts)
     if digits >= MANY_DIGITS:
@@ -156,13 +156,13 @@ def _judge_level(rule: Rule, pair: Pair, levels: Sequence[float], value: float) 
 
 
 def judge_noise(rule: Rule, pair: Pair, peers: int) -> list[Finding]:
-    """All windows of the checks, against the noise between the goldens."""
+    """Judge all windows of the checks by the noise between the goldens."""
     if not pair.is_whole:
         return []
     columns = [*(each.values for each in pair.golden), *(each.values for each in pair.checks)]
     known = [each.decimals for each in map(find_digits, columns) if each.decimals is not None]
     decimals = None if is_schedule(rule) else min(known, default=None)
-    # without the texts: values that were not rounded may not differ in the last digit of the text 0.1
+    # texts are left out: the short text 0.1 of a value that was not rounded would allow differences in its last digit
     exact = replace(pair, golden=tuple(replace(track, texts=()) for track in pair.golden))
     alike = exact if decimals is None else _round_alike(pair, columns, decimals)
     found = _judge_alike(rule, alike, peers)
@@ -176,8 +176,8 @@ def _judge_alike(rule: Rule, pair: Pair, peers: int) -> Finding:
     plain = replace(rule, delta=None)
     starts = build_starts(plain, pair.steps)
     effects = measure_pair(pair, starts)
-    # the noise of each window or, if a window is quieter by chance, that of most windows: a large difference between
-    # the goldens in early windows must not hide a check that is outside in later ones
+    # the noise of each window or, if a window is quieter by chance, the median noise: a large difference between the
+    # goldens in early windows must not hide a check that is outside in later windows
     quiet = np.minimum(effects.replicas, np.maximum(effects.own, np.median(effects.own)))
     effects = replace(effects, replicas=quiet)
     limits = build_limits(plain, pair, starts, effects)
@@ -193,7 +193,7 @@ def _judge_alike(rule: Rule, pair: Pair, peers: int) -> Finding:
 
 def _find_bias(report: NoiseReport) -> Finding | None:
     """Return a finding if the mean of all steps is outside although each window is inside: differences of both signs
-    cancel in the mean, a bias does not. Windows count in units of their noise."""
+    cancel in the mean, a bias does not. Each window is scaled by its noise."""
     effects, many = report.effects, len(report.pair.golden)
     noise = measure_noise(report.pair, report.starts, effects.in_logs, alike=False)
     if not effects.spreads or not noise.variance.all():
@@ -206,7 +206,7 @@ def _find_bias(report: NoiseReport) -> Finding | None:
 
 
 def _find_kind(rule: Rule, pair: Pair) -> VerdictKind:
-    """The kind of verdict on values that are outside."""
+    """Return the kind of verdict on values that are outside."""
     holds = rule.delta is not None and all(holds_tolerance(rule.delta, pair, each) for each in pair.checks)
     return VerdictKind.CHANGED if holds else VerdictKind.FAIL
 

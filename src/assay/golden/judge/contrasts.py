@@ -1,7 +1,7 @@
 """Which change moved a metric: contrasts between the runs of up to four cells, each a code in an environment.
 
 Cells that are equal bit for bit differ by exactly 0. Where every cell repeats itself bit for bit, any difference is
-real. Otherwise the mean over all steps and the mean of each window are compared with the spread of the repeats, by
+real. With noise, the mean over all steps and the mean of each window are compared with the spread of the repeats, by
 Student's t with the degrees of freedom of Welch and Satterthwaite; half of `ALPHA` is for the mean over all steps.
 """
 
@@ -18,11 +18,11 @@ from assay.judge.statistics import Array, np, t_quantile
 from assay.system.fast_dataclasses import dataclass, replace
 
 ALPHA = 0.05  # how often an effect of 0 is called moved
-_ROUNDING = 8 * 2.0**-52  # of our own sums, relative
+_ROUNDING = 8 * 2.0**-52  # relative rounding error of sums in this module
 
 # equal: bit for bit. moved: surely. rounding: sums of logged digits. within noise: not larger than the repeats differ.
 Kind = Literal["equal", "moved", "rounding", "within noise", "noise unknown"]
-Cells = Mapping[str, Sequence[Segment]]  # by the cell's name its runs, as recordings of the same segments
+Cells = Mapping[str, Sequence[Segment]]  # name of a cell → its runs, as recordings of the same segments
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +33,10 @@ class Curves:
     steps: Sequence[int]
     starts: Sequence[int]  # of windows, as indices into `steps`
     cells: Mapping[str, Sequence[Sequence[float]]]  # a row for each run
-    resolution: float  # the last digit that was logged; 0: all digits were
+    resolution: float  # value of the last logged digit; 0: all digits were logged
 
     def is_steady(self, cell: str) -> bool:
-        """Whether equal runs give equal values, as its own repeats or another cell's run show."""
+        """Whether equal runs give equal values, as repeats of the cell or a run of another cell show."""
         rows = self.cells[cell]
         others = [other[0] for name, other in self.cells.items() if name != cell]
         return has_equal_replicas(rows) if len(rows) > 1 else any(has_equal_replicas([*rows, each]) for each in others)
@@ -63,7 +63,7 @@ class MetricShift:
 
 
 def build_curves(cells: Cells, rule: Rule) -> list[Curves]:
-    """Build the curves of each label that has a whole run, and in all cells the same segments and steps."""
+    """Build the curves of each label that has whole runs with the same segments and steps in all cells."""
     first = next(iter(cells.values()))
     labels = dict.fromkeys(label for segment in first for label in segment.tracks.get(rule.metric, {}))
     found = [_join(cells, rule, label) for label in labels if not rule.labels or label in rule.labels]
@@ -95,7 +95,7 @@ def _join(cells: Cells, rule: Rule, label: str) -> Curves | None:
 
 
 def measure_shift(curves: Curves, weights: Mapping[str, int]) -> MetricShift:
-    """Measure the sum of the cells' means by their weights, relative to the first cell."""
+    """Measure the weighted sum of the cells' means, with the mean of the first cell as the level."""
     rows = {cell: np.array(curves.cells[cell], dtype=float) for cell in weights}
     level = float(next(iter(rows.values())).mean())
     if _find_equal(curves, list(weights)):
@@ -117,7 +117,7 @@ def _judge_noise(
     curves: Curves, weights: Mapping[str, int], single: Collection[str], apart: Array, shift: MetricShift
 ) -> MetricShift:
     """Compare windows relative to their level, so that their spreads can be pooled. `single`: cells of one run, whose
-    spread is assumed to be that of the others."""
+    spread is assumed to be that of the other cells."""
     rows = {cell: np.array(each, dtype=float) for cell, each in curves.cells.items()}
     size = measure_size(rows[next(iter(weights))], curves.starts)
     windows = average(apart[None], curves.starts)[0] / size
@@ -131,7 +131,7 @@ def _judge_noise(
 
 
 def _find_equal(curves: Curves, cells: Sequence[str]) -> bool:
-    """Whether two cells are equal; of four cells, whether both of two pairs are, in either pairing."""
+    """Whether two cells are equal; of four cells, whether the first equals the second or third, as the others do."""
     if len(cells) == 2:
         return curves.are_equal(*cells)
     one, two, three, four = cells
@@ -140,12 +140,12 @@ def _find_equal(curves: Curves, cells: Sequence[str]) -> bool:
 
 
 def _find_reach(runs: Mapping[str, Array], weights: Mapping[str, int], single: Collection[str], tail: float) -> Array:
-    """Return how far chance moves the sum, per column. Two repeats do not show a spread well: it is that of the cells
-    themselves or of all repeated cells, whichever is larger, and half of it is the mean of all windows."""
+    """Return how far chance moves the sum, per column. Two repeats do not show a spread well: the spread of the cells
+    or of all repeated cells is used, whichever is larger, and half of each spread is the mean of all windows."""
     variances = {cell: each.var(axis=0, ddof=1) for cell, each in runs.items() if len(each) > 1}
     spread = {cell: (each + each.mean()) / 2 for cell, each in variances.items() if each.any()}
     noisy = [cell for cell in weights if cell in spread or (spread and cell in single)]
-    if not noisy:  # what differs cancels in the mean
+    if not noisy:  # the differences cancel in the mean
         return np.zeros(next(iter(runs.values())).shape[1])
     usual = sum(spread.values()) / len(spread)
     own = sum(weights[cell] ** 2 * spread.get(cell, usual) / len(runs[cell]) for cell in noisy)
@@ -156,7 +156,7 @@ def _find_reach(runs: Mapping[str, Array], weights: Mapping[str, int], single: C
 
 
 def measure_shifts(before: Golden, after: Golden, rules: Sequence[Rule]) -> dict[str, MetricShift]:
-    """Measure the shifts between two goldens by metric and label; leave out those whose steps differ."""
+    """Measure the shifts between two goldens by metric and label; leave out metrics whose steps differ."""
     cells = {"a": before.segments, "b": after.segments}
     found = [curves for rule in rules for curves in build_curves(cells, rule)] if before.segments else []
     return {curves.name: measure_shift(curves, {"a": -1, "b": 1}) for curves in found}

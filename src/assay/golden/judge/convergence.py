@@ -17,13 +17,13 @@ from assay.golden.values import Golden, Rule, Segment, Track
 from assay.system.fast_dataclasses import replace
 from assay.values.verdict import Finding, Verdict, VerdictKind
 
-# One rule over one segment: findings, gaps, comparisons. The kind of gaps depends on whether anything failed before.
+# The result of one rule on one segment: findings, gaps, comparisons. `_conclude` decides the kind of the gaps.
 RuleResult = tuple[list[Finding], list[Finding], int]
 
 
 def judge_segment(rule: Rule, segment: Segment, checks: Sequence[CheckRun], *, peers: int = 1) -> Verdict:
     """Judge one metric of one segment, all its labels. `checks`: the runs of this segment so far, at least one;
-    `peers`: how many segments and metrics are judged together, which share alpha."""
+    `peers`: the number of segments and metrics that are judged together and share alpha."""
     return _conclude([_judge_rule(rule, segment, checks, peers)])
 
 
@@ -75,7 +75,7 @@ def _name_digits(pair: Pair, findings: list[Finding]) -> list[Finding]:
 
 
 def _conclude(judged: Sequence[RuleResult]) -> Verdict:
-    """Combine results. A run that ended early is an ERROR, unless its values failed: that may be why we stopped it."""
+    """Combine results. Missing steps are an ERROR, or a FAIL if values failed: a failing run may be stopped early."""
     findings = [*dict.fromkeys(finding for found, _, _ in judged for finding in found)]  # runs may have equal findings
     kind = VerdictKind.FAIL if any(finding.kind is VerdictKind.FAIL for finding in findings) else VerdictKind.ERROR
     findings += dict.fromkeys(replace(gap, kind=kind) for _, gaps, _ in judged for gap in gaps)
@@ -83,7 +83,7 @@ def _conclude(judged: Sequence[RuleResult]) -> Verdict:
 
 
 def count_peers(rules: Sequence[Rule], golden: Golden) -> int:
-    """Count the combinations of segment and metric that share alpha: those judged by statistics."""
+    """Count the combinations of segment and metric that are judged by statistics and share alpha."""
     return max(1, sum(rule.kind in ("paired", "unmatched", "noise", "same") for rule in rules) * len(golden.segments))
 
 
@@ -91,10 +91,10 @@ def judge_so_far(
     rule: Rule, segment: Segment, track: Track, *, label: str = "", earlier: Sequence[CheckRun] = (), peers: int = 1
 ) -> Finding | None:
     """Return a finding if a run in progress has definitely failed: in its first failing window, or by NaN or infinity.
-    The test is that of the final verdict, on the complete windows: what is stopped here would have failed at the end,
-    so testing often adds no false alarms. `earlier`: other checks of the same segment."""
+    The final verdict has the same test of complete windows: a run that is stopped would have failed at the end, so
+    testing often adds no false alarms. `earlier`: other checks of the same segment."""
     if label not in segment.tracks.get(rule.metric, {}):
-        return None  # the final verdict reports that
+        return None  # the final verdict reports a missing label
     pair = line_up(rule, segment, label, [*earlier, {rule.metric: {label: track}}], partial=True)
     findings = list(pair.findings)
     if pair.is_usable:

@@ -22,28 +22,28 @@ DELTA_UNMATCHED = 0.01
 # runs had drifted apart (docs/explanation/convergence-statistics.md). A broken gradient shows at once.
 DELTA_GRADIENT = 0.05
 DELTA_GRADIENT_AT_FIRST = 0.01
-# How many times the noise is outside: chosen on examples/charlm, tested elsewhere (benchmarks/convergence_power.py).
+# Multiple of the noise that is outside: chosen on examples/charlm, tested elsewhere (benchmarks/convergence_power.py).
 MULTIPLE = 4.0
-SINGLE_VALUES = 1.5  # times MULTIPLE in windows of fewer than FEW_VALUES: a single value varies more than a mean
+SINGLE_VALUES = 1.5  # factor of MULTIPLE in windows of fewer than FEW_VALUES: a single value varies more than a mean
 FEW_VALUES = 4
 ENOUGH_RECORDINGS = 5
 SURE_TAIL = 0.001
 # Rounding differences begin at 1e-8 to 1e-7 of the loss and grow slowly, faults exceed 1e-5 within twenty steps.
 FLOOR = 1e-5
-FLOOR_STEPS = 20  # without variants the floor grows by as much every twenty steps
+FLOOR_STEPS = 20  # without variants the floor grows by FLOOR every twenty steps
 LARGEST_FLOOR = 1e-4
 FLOOR_SCHEDULE = 1e-6  # for learning rates, which are set, not computed from data
-# as many variants that differ show what rounding does, and the floor is only for the last bits
+# this many different variants show the effect of rounding, and the floor is only for the last bits
 ENOUGH_VARIANTS = 3
 FLOOR_SHOWN = 1e-7
 MANY_DIGITS = 15  # a value logged with so many digits was not rounded for display
-FEWEST_DIGITS = 3  # a value with fewer digits was not rounded either: it was set, as 0.1 and 5e-4 are
+FEWEST_DIGITS = 3  # a value with fewer digits was set, as 0.1 and 5e-4 are, and not rounded for display
 
 Way = Literal["min", "max", "both"]
 
 
 def default_delta(rule: Rule) -> float:
-    """Return the smallest relative effect that matters, if the rule names none."""
+    """Return the smallest relative effect that matters: the rule's delta, or a default."""
     if rule.delta is not None:
         return rule.delta
     if is_gradient(rule.metric):
@@ -56,7 +56,7 @@ def is_gradient(metric: str) -> bool:
 
 
 def build_alarms(rule: Rule, windows: int) -> Array:
-    """The effect from which a window may fail: delta, but less in the first window of gradient norms."""
+    """Return for each window the effect from which it may fail: delta, but less in a gradient norm's first window."""
     alarms = np.full(windows, default_delta(rule))
     at_first = find_first_delta(rule)
     if at_first is not None and windows > 1:
@@ -65,13 +65,13 @@ def build_alarms(rule: Rule, windows: int) -> Array:
 
 
 def find_first_delta(rule: Rule) -> float | None:
-    """Return the delta of the first window, if it has one of its own."""
+    """Return the delta of the first window, if it differs from that of later windows."""
     is_special = rule.delta is None and rule.kind == "paired" and is_gradient(rule.metric)
     return DELTA_GRADIENT_AT_FIRST if is_special else None
 
 
 def better_way(rule: Rule) -> Way:
-    """Return which way is better, by the rule or the metric's name; both (any change fails) if neither shows it."""
+    """Return which way is better, by the rule or the metric's name; both (any change fails) if neither does."""
     return rule.direction or find_direction(rule.metric) or "both"
 
 
@@ -105,7 +105,7 @@ def find_width(steps: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Effects:
-    """Per window, as numpy arrays. All but the levels are log-ratios, or scaled differences."""
+    """Effects per window, as arrays. All but the levels `golden` and `check` are log-ratios, or scaled differences."""
 
     golden: Array  # mean level, for reports; the effect is how far `check` is from it
     check: Array
@@ -114,16 +114,16 @@ class Effects:
     freedom: int
     in_logs: bool
     distance: Array  # mean absolute difference of the check
-    worse: Array  # mean positive and mean negative part of its differences
+    worse: Array  # mean positive and mean negative part of the check's differences
     own: Array  # the largest distance of a replica from the others, in this window
-    replicas: Array  # the largest such distance in this window or an earlier one
-    variants: Array  # the largest distance of a variant from the replicas in such a window
-    spreads: bool  # whether runs that differ show noise: not if all replicas are equal bit for bit
+    replicas: Array  # the largest `own` in this window or an earlier one
+    variants: Array  # the largest distance of a variant from the replicas, in this window or an earlier one
+    spreads: bool  # whether differences show noise: False if all replicas are equal bit for bit
     recordings: int
     steps: Array  # per step: the check's absolute difference
 
     def bounds(self, tail: float) -> tuple[Array, Array]:
-        """Lower and upper bound of the relative effect, each wrong with probability `tail`."""
+        """Return lower and upper bound of the relative effect, each wrong with probability `tail`."""
         if self.error is None:
             raise ValueError("without replicas there are no bounds")
         reach = t_quantile(self.freedom, tail) * self.error
@@ -140,7 +140,7 @@ class Effects:
 
 
 def stack_variants(pair: Pair) -> Array:
-    """An array with one row for each variant."""
+    """Return an array with one row for each variant."""
     return np.array([track.values for track in pair.variants], dtype=float).reshape(-1, len(pair.steps))
 
 
@@ -162,12 +162,12 @@ def measure_effects(golden: Array, checks: Array, starts: Sequence[int], variant
         known, tested, harmless = (average(rows, starts) for rows in apart)
         level = _average_levels(checks, starts, in_logs)
         effect = np.where(np.isfinite(level), tested.mean(axis=0) - known.mean(axis=0), np.nan)
-        # a golden of one recording shows no noise: then variants do, or repeated checks
+        # the noise of recordings or, if there is only one recording, of variants or of repeated checks
         sample = next((each for each in (known, np.vstack([known, harmless]), tested) if len(each) > 1), known)
         freedom, runs = len(sample) - 1, 1 / len(golden) + 1 / len(checks)
         error = np.sqrt(pool_variance(sample.var(axis=0, ddof=1)) * runs) if freedom else None
         rows, of_checks, of_variants = (each - apart[0].mean(axis=0) for each in apart)
-        others = len(golden) / max(1, len(golden) - 1)  # from the mean of all to the mean of the others
+        others = len(golden) / max(1, len(golden) - 1)  # scales distances from the mean of all to that of the others
         own = others * average(np.abs(rows), starts)
         return Effects(
             golden=_average_levels(golden, starts, in_logs),
@@ -188,7 +188,7 @@ def measure_effects(golden: Array, checks: Array, starts: Sequence[int], variant
 
 
 def _find_largest(distances: Array, windows: int) -> Array:
-    """The largest distance in each window or an earlier one: rounding grows, and a window may be quiet by chance."""
+    """Return for each window the largest distance up to it: rounding grows, and a window may be quiet by chance."""
     return np.maximum.accumulate(distances.max(axis=0)) if len(distances) else np.zeros(windows)
 
 
@@ -203,7 +203,7 @@ def average(values: Array, starts: Sequence[int]) -> Array:
 
 def build_differences(values: Array, first: Array, starts: Sequence[int], size: Array | None) -> Array:
     """Return for each step the log-ratio to the golden's first replica or, with a size per window, the difference in
-    units of that size. Equal values are exactly 0 apart."""
+    units of that size. The difference of equal values is exactly 0."""
     if size is None:
         return np.log(values) - np.log(first)
     apart = values - first
@@ -212,13 +212,13 @@ def build_differences(values: Array, first: Array, starts: Sequence[int], size: 
 
 
 def measure_size(golden: Array, starts: Sequence[int]) -> Array:
-    """The golden's mean absolute value per window, or over all windows where that is 0."""
+    """Return the golden's mean absolute value per window, or over all windows if the window's mean is 0."""
     size = average(np.abs(golden), starts).mean(axis=0)
     return np.where(size > 0, size, np.abs(golden).mean())
 
 
 def pool_variance(spread: Array) -> Array:
-    """Return half the window's own variance plus half the mean of all windows: five replicas estimate one badly. A
+    """Return half the window's own variance plus half the mean of all windows: few replicas show it badly. A
     window without a finite variance (a check ended before it, or is infinitely far away) is ignored."""
     known = spread[np.isfinite(spread)]
     return 0.5 * np.where(np.isfinite(spread), spread, 0.0) + 0.5 * (known.mean() if len(known) else 0.0)
@@ -274,7 +274,7 @@ def _count_digits(text: str) -> int:
 
 
 def find_quantum(golden: Array) -> float:
-    """The step between neighbouring values of a metric that counts (an accuracy: 1/128); 0 for any other."""
+    """Return the step between values of a metric that counts (1/128 for an accuracy); 0 for any other metric."""
     values = np.unique(golden)
     if len(values) < FEW_VALUES:
         return 0.0
@@ -282,7 +282,7 @@ def find_quantum(golden: Array) -> float:
     common = float(apart[0])
     for each in apart[1:]:
         common = _common_measure(common, float(each), 1e-9 * scale)
-        if 1e-9 * scale < common < 1e-7 * scale:  # it only shrinks; values that do not count come here at once
+        if 1e-9 * scale < common < 1e-7 * scale:  # `common` only shrinks, at once for a metric that does not count
             return 0.0
     return common if common > 1e-6 * scale else 0.0
 
@@ -306,7 +306,7 @@ class WindowTolerance:
 
 
 def build_limits(rule: Rule, pair: Pair, starts: Sequence[int], effects: Effects) -> WindowTolerance:
-    """Build the limits: replicas are measured noise, variants are harmless only by the user's word, and up to delta."""
+    """Build the limits: replicas are measured noise; variants are declared by the user, and count only up to delta."""
     delta = default_delta(rule)
 
     def widen(multiple: Array | float) -> Array:
@@ -320,7 +320,7 @@ def build_limits(rule: Rule, pair: Pair, starts: Sequence[int], effects: Effects
 
 
 def find_sure_multiple(recordings: int) -> float:
-    """Return MULTIPLE from five recordings on; with fewer it grows as much as Student's t is wider."""
+    """Return MULTIPLE for five recordings or more; for fewer, MULTIPLE scaled by how much wider Student's t is."""
     if recordings >= ENOUGH_RECORDINGS:
         return MULTIPLE
     wide, usual = (t_quantile(count - 1, SURE_TAIL) for count in (max(2, recordings), ENOUGH_RECORDINGS))

@@ -18,7 +18,7 @@ from assay.golden.values import Golden, Rule, Segment, Track
 from assay.system.fast_dataclasses import replace
 from assay.values.series import find_direction
 
-ENOUGH_VALUES = 5  # fewer may be equal by chance, next to others that move
+ENOUGH_VALUES = 5  # fewer values may be equal by chance, next to metrics that move
 FEWEST_VALUES = 2  # values of all segments together, if nothing else moves
 _LOSS_NAMES = "nll nlls ppl bpc bpb bpd mse rmse mae xent ce bce kl kld elbo entropy crossentropy hinge cost objective"
 _LOSSES = frozenset(_LOSS_NAMES.split())
@@ -29,12 +29,12 @@ _COST_NAMES = """
     qps tps wps sps tgs throughput mfu hfu tflops flops memory mem vram gb mb gib mib bytes temperature power util
     utilization utilisation
 """
-_COSTS = frozenset(_COST_NAMES.split())  # what the machine takes: time and memory
+_COSTS = frozenset(_COST_NAMES.split())  # words in names of times, rates and memory
 _COUNTED_NAMES = """
     lr learning schedule warmup momentum decay step steps iter iters iteration iterations epoch epochs batch batches
     sample samples token tokens image images
 """
-_IDLE = _SET | _COSTS | frozenset(_COUNTED_NAMES.split())  # set, counted or timed: these move where nothing trains, too
+_IDLE = _SET | _COSTS | frozenset(_COUNTED_NAMES.split())  # set, counted or timed values move without training, too
 _QUALITY_ENDS = ("acc", "accuracy", "score", "error", "err")
 
 
@@ -51,8 +51,8 @@ def choose_rules(rules: Sequence[Rule], golden: Golden, only: Collection[str]) -
 
 
 def find_unjudged(rules: Sequence[Rule], golden: Golden, only: Collection[str] = ()) -> list[str]:
-    """List metrics and labels that the golden holds and `rules` do not judge. A recording of the original names no
-    rules: all that it holds should be judged. The caller leaves out what `only` does not name."""
+    """List metrics and labels that the golden holds and `rules` do not judge. A recording of the original
+    harness names no rules: all its metrics should be judged. With `only`, metrics without a rule are not listed."""
     judged, found = {rule.metric: rule for rule in rules}, list[str]()
     for metric in golden.metrics:
         if metric not in judged:
@@ -71,13 +71,13 @@ def find_looser(rules: Sequence[Rule], golden: Golden) -> list[str]:
 
 
 def list_rules(rules: Sequence[Rule], golden: Golden, segment: Segment) -> tuple[Rule, ...]:
-    """Return the rules by which a segment is judged: a metric that is logged rarely is in some segments only. A metric
-    that is in no segment stays, and is an error."""
+    """Return the rules by which a segment is judged: a metric that is logged rarely is in some segments only. The rule
+    of a metric that is in no segment is kept, and is an error."""
     return tuple(rule for rule in rules if rule.metric in segment.tracks or rule.metric not in golden.metrics)
 
 
 def find_absent(rules: Sequence[Rule], golden: Golden) -> list[str]:
-    """Metrics that some segments have and others do not."""
+    """Describe the judged metrics that only some segments have."""
     return [
         f"{metric} was not recorded after step {', '.join(starts)}, and is not judged there"
         for metric in dict.fromkeys(rule.metric for rule in rules if rule.metric in golden.metrics)
@@ -86,19 +86,19 @@ def find_absent(rules: Sequence[Rule], golden: Golden) -> list[str]:
 
 
 def list_labels(golden: Golden, metric: str) -> list[str]:
-    """The labels of a metric in all segments; a metric without labels has none."""
+    """Return the labels of a metric in all segments; empty for a metric without labels."""
     found = (label for segment in golden.segments for label in segment.tracks.get(metric, ()))
     return [label for label in dict.fromkeys(found) if label]
 
 
-Values = dict[tuple[str, str], tuple[float, ...]]  # by metric and label: those of the golden, or of the check
+Values = dict[tuple[str, str], tuple[float, ...]]  # metric and label → values of the golden, or of the check
 
 
 def find_dead(golden: Golden, checks: Sequence[Sequence[CheckRun]] = ()) -> list[str]:
     """List losses that are equal at every step, and gradient norms that are 0, in the golden and in the check (in all
-    segments, or in one), or in the check alone. `checks`: the runs of each segment. A loss of 0 next to one that moves
-    is a part that is switched off; so is a gradient norm of 0. A golden in which nothing moves shows nothing, whatever
-    the names are."""
+    segments, or in one), or in the check alone. `checks`: the runs of each segment. A loss or norm of 0 is not
+    listed next to a loss or norm that moves: a part of the model may be switched off. A golden in which no metric moves
+    is listed, whatever the names of its metrics are."""
     parts = [_collect([segment], checks[at : at + 1]) for at, segment in enumerate(golden.segments)]
     whole = _collect(golden.segments, checks)
     moving = {_is_norm(name[0]) for name, values in whole[0].items() if len(set(values)) > 1 and _shows(name)}
@@ -109,7 +109,7 @@ def find_dead(golden: Golden, checks: Sequence[Sequence[CheckRun]] = ()) -> list
         for name, values in recorded.items():
             is_norm, value = _is_norm(name[0]), values[0]
             is_still = {*values, *checked.get(name, ())} == {value} and _shows(name) and not (is_norm and value)
-            is_part = value == 0 or len(values) < ENOUGH_VALUES  # shows something only where nothing of its kind moves
+            is_part = value == 0 or len(values) < ENOUGH_VALUES  # counts only if no metric of its kind moves
             is_enough = len(values) >= (ENOUGH_VALUES if title else FEWEST_VALUES)
             if is_still and is_enough and not (is_part and is_norm in moving):
                 found.setdefault(name, f"{title}{' '.join(name).strip()} is {value:g} at every step of {where}")
@@ -120,7 +120,7 @@ def find_dead(golden: Golden, checks: Sequence[Sequence[CheckRun]] = ()) -> list
 
 
 def _find_motionless(recorded: Values, checked: Values, where: str) -> dict[tuple[str, str], str]:
-    """Return one line for a recording of which no metric, whatever its name, ever changes, also not in the check."""
+    """Return one line if no metric, whatever its name, ever changes in the recording and the check."""
     computed = {name: values for name, values in recorded.items() if _is_computed(name)}
     names = [name for name, values in computed.items() if len(values) >= ENOUGH_VALUES]
     is_clipped = any(_is_norm(name[0]) and values[0] for name, values in computed.items())
@@ -132,7 +132,7 @@ def _find_motionless(recorded: Values, checked: Values, where: str) -> dict[tupl
 
 def _find_stopped(recorded: Values, checked: Values, runs: Sequence[CheckRun]) -> Iterator[str]:
     """Yield losses and norms that do not change in the check alone: a rule with one side (`<=`) passes a loss of 0.
-    What differs from the golden by no more than the last digit is rounded."""
+    A difference from the golden of at most the last digit is rounding, and is not listed."""
     for (metric, label), values in checked.items():
         name, value = f"{metric} {label}".strip(), values[0]
         is_still = len(values) >= ENOUGH_VALUES and len(set(values)) == 1 and _shows((metric, label))
@@ -157,7 +157,7 @@ def _collect(segments: Sequence[Segment], checks: Sequence[Sequence[CheckRun]]) 
 
 
 def _shows(name: tuple[str, str]) -> bool:
-    """Whether the name is of a loss or a gradient norm: not a loss's scale or weight, nor an accuracy's label."""
+    """Whether the name is that of a loss or gradient norm, not of a loss's scale or weight, nor of an accuracy."""
     words = _split(name)
     is_named = any(word in _LOSSES or word.endswith(_LOSS_ENDS) for word in words) or _is_norm(name[0])
     return is_named and not _SET.intersection(words) and find_direction(name[1]) != "max"
@@ -187,7 +187,7 @@ def find_seedless(
     rules: Sequence[Rule], golden: Golden, flag: str, checks: Sequence[Sequence[CheckRun]] = ()
 ) -> list[str]:
     """List segments in which runs with other seeds are equal bit for bit: a check and a recording; without checks, two
-    recordings. A metric that never moves shows nothing. `flag`: of the seed; empty: no run has another one."""
+    recordings. A metric that never moves is ignored. `flag`: the seed's flag; empty: all seeds are equal."""
     judged, found = {rule.metric for rule in rules if rule.kind == "unmatched"}, list[str]()
     for at, segment in enumerate(golden.segments):
         tracks = [each for each in segment.walk() if each[0] in judged and len({*each[2][0].values}) > 1]
@@ -209,7 +209,7 @@ def find_early_step(segment: Segment, steps: Collection[int], repeats_start: boo
 
 
 def find_uncovered(golden: Golden) -> list[str]:
-    """Steps of the training that no segment has: `up to 100`, `161 to 200`, `after 260`."""
+    """List steps of the training that no segment has: `up to 100`, `161 to 200`, `after 260`."""
     if not (spans := [(segment.steps[0], segment.steps[-1]) for segment in golden.segments if segment.steps]):
         return []
     steps = [step for segment in golden.segments for step in segment.steps]

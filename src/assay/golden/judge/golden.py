@@ -1,8 +1,8 @@
 """What a golden shows before anything is checked: the noise of its replicas, with the smallest effect a check finds
-and the smallest usable delta or margin; and its drift when it is replaced, step by step and since the first one.
+and the smallest usable delta or margin; and the drift when a golden is replaced, since the previous and the first one.
 
 Ten rebases of half a percent each are five percent that no check has found. Each entry of a golden's history keeps the
-levels of its recording and those of the first, so that the sum is always known.
+levels of its recording and of the first recording, so that the total drift is always known.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from assay.values.series import find_direction
 from assay.values.verdict import Finding, VerdictKind
 
 MOST_CHECKS = 3
-MISSES = 0.1  # "would find" means in nine of ten checks
+MISSES = 0.1  # an effect that a check "would find" is missed by one check in ten
 LADDER = (1.0, 2.0, 5.0)
 WIDER = 2.0  # noise measured from a few replicas varies by half; a factor of two is not chance
 QUIET = 1e-4  # smaller noise hides no relevant effect
@@ -61,7 +61,7 @@ class SegmentNoise:
     steps: int
     per_step: float  # sd between replicas of a single value
     windows: tuple[float, ...]  # sd of each window's mean; for other seeds, of the mean of the second half
-    detectable: tuple[float, ...]  # the smallest effect that 1, 2, 3 checks would find, in whichever window it is
+    detectable: tuple[float, ...]  # the smallest effect that 1, 2, 3 checks would find, in any window
     floor: float  # with a smaller delta not even a perfect check could pass
     suggested_delta: float
     outside: float = 0.0  # the smallest effect that is CHANGED, in the window where it is largest
@@ -72,7 +72,7 @@ class SegmentNoise:
 
 
 def measure_golden_noise(rules: Sequence[Rule], golden: Golden) -> tuple[SegmentNoise, ...]:
-    """Measure every metric of every segment that has replicas; those without are left out."""
+    """Measure the noise of every metric in every segment; metrics without replicas are left out."""
     peers = count_peers(rules, golden)
     found = [measure_noise(rule, segment, peers=peers) for segment in golden.segments for rule in rules]
     return tuple(itertools.chain.from_iterable(found))
@@ -131,14 +131,14 @@ def _measure(rule: Rule, segment: Segment, label: str, peers: int) -> SegmentNoi
 
 
 def find_equal(rules: Sequence[Rule], golden: Golden) -> bool:
-    """Whether there are several replicas that are equal bit for bit in all that is judged by their spread."""
+    """Whether there are several replicas, equal bit for bit in all metrics with the paired rule."""
     judged = {rule.metric for rule in rules if rule.kind == "paired"}
     found = [runs for segment in golden.segments for metric, _, runs in segment.walk() if metric in judged]
     return bool(found) and all(len(runs) > 1 and has_equal_replicas([run.values for run in runs]) for runs in found)
 
 
 def find_idle_variants(rules: Sequence[Rule], golden: Golden) -> list[str]:
-    """Variants that change nothing: equal bit for bit to the first recording in every metric that is judged."""
+    """List variants that change nothing: equal bit for bit to the first recording in every metric that is judged."""
     idle, judged = dict.fromkeys(golden.variants, True), {rule.metric for rule in rules}
     for segment, name in itertools.product(golden.segments, golden.variants):
         for metric, labels in segment.variants.get(name, {}).items():
@@ -150,7 +150,7 @@ def find_idle_variants(rules: Sequence[Rule], golden: Golden) -> list[str]:
 
 
 def find_far_variants(rules: Sequence[Rule], golden: Golden) -> list[str]:
-    """List variants that fail as checks: what they show passes up to delta only, so a check like them fails, too."""
+    """List variants that fail as checks: variants excuse differences only up to delta, so that such a check fails."""
     found: dict[str, str] = {}
     for segment in golden.segments:
         alone = replace(segment, variants={})
@@ -164,7 +164,7 @@ def find_far_variants(rules: Sequence[Rule], golden: Golden) -> list[str]:
 
 
 def _spread(golden: Array, starts: Sequence[int]) -> Array:
-    """The variance between replicas per window, in the units in which the windows are judged."""
+    """Return the variance between replicas per window, in the units in which windows are judged."""
     size = None if (golden > 0).all() else measure_size(golden, starts)
     with np.errstate(invalid="ignore", divide="ignore"):
         return average(build_differences(golden, golden[:1], starts, size), starts).var(axis=0, ddof=1)
@@ -219,7 +219,7 @@ def _check_fixed(rule: Rule, noise: SegmentNoise) -> Finding | None:
 
 
 def build_rule_facts(rules: Sequence[Rule]) -> dict[str, dict[str, Any]]:
-    """The rules as a manifest keeps them, so that a later rebase can detect that they were loosened."""
+    """Build the rules as a manifest keeps them, so that a later rebase can detect that they were loosened."""
     facts: dict[str, dict[str, Any]] = {}
     for rule in rules:
         kept: dict[str, Any] = {"rule": rule.kind}
@@ -233,7 +233,7 @@ def build_rule_facts(rules: Sequence[Rule]) -> dict[str, dict[str, Any]]:
 
 
 def parse_rules(golden: Golden) -> list[Rule]:
-    """Return the rules with which the golden was gathered; an older manifest has none. Raises FormatError."""
+    """Return the rules with which the golden was gathered; older manifests have no rules. Raises FormatError."""
     try:
         stated = [{**each, "metric": metric, "kind": each["rule"]} for metric, each in golden.rules.items()]
         return [parse_plain(Rule, each) for each in stated]
@@ -253,7 +253,7 @@ def measure_levels(golden: Golden) -> dict[str, dict[str, float]]:
 
 
 def measure_drift(before: Levels, after: Levels) -> dict[str, float]:
-    """Return the relative change of each metric over the segments that both have, if there are any."""
+    """Return the relative change of each metric over the segments that are in both `before` and `after`."""
     drift: dict[str, float] = {}
     for name, levels in before.items():
         if pairs := [(level, after[name][start]) for start, level in levels.items() if start in after.get(name, {})]:
@@ -262,7 +262,7 @@ def measure_drift(before: Levels, after: Levels) -> dict[str, float]:
 
 
 def find_creep(since_first: Mapping[str, float], rules: Sequence[Rule], rebases: int) -> list[str]:
-    """Metrics whose many small changes add up to more than a single check would accept."""
+    """Describe metrics whose many small changes add up to more than a single check would accept."""
     allowed = {rule.metric: default_delta(rule) for rule in rules if rule.kind not in ("exact", "margin")}
     return [
         f"{name} has drifted by {100 * effect:+.3g}% since the first golden, in {rebases} rebases"
@@ -272,7 +272,7 @@ def find_creep(since_first: Mapping[str, float], rules: Sequence[Rule], rebases:
 
 
 def find_widening(before: Golden, after: Golden) -> list[str]:
-    """Everything by which the new golden accepts more than the old one."""
+    """List everything by which the new golden accepts more than the old one."""
     return [
         *(
             f"the noise of {metric} grows from {100 * before.noise[metric]:.2g}% to {100 * noise:.2g}%"
@@ -285,11 +285,11 @@ def find_widening(before: Golden, after: Golden) -> list[str]:
     ]
 
 
-_TIGHTER = (("<=", "=="), (">=", "=="), ("<=", "<"), (">=", ">"))  # operators that accept less
+_TIGHTER = (("<=", "=="), (">=", "=="), ("<=", "<"), (">=", ">"))  # an operator, and one that accepts less
 
 
 def find_loosened(before: Sequence[Rule], after: Sequence[Rule], steps: int) -> list[str]:
-    """List rules that accept more than before, or are other ones. `steps`: of a segment."""
+    """List rules that accept more than before, or were replaced. `steps`: the length of a segment."""
     found: list[str] = []
     now = build_rule_facts(after)
     for metric, old in build_rule_facts(before).items():

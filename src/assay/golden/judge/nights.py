@@ -1,8 +1,8 @@
-"""What moved over many nights: the level of each metric in each night, and where it changed and stayed.
+"""Changes over many nights: the level of each metric in each night, and the nights where a level changed and stayed.
 
-A night is all checks of one day, whatever their seeds. Its level of a metric is the mean over their runs, segments and
-steps, relative to the golden: a window over seeds instead of single steps. Pure functions; the change points are those
-of benchmarks, handed in by the caller.
+A night is all checks of one day, whatever their seeds. A metric's level in a night is the mean over all runs, segments
+and steps, relative to the golden: a window over seeds instead of single steps. All functions are pure; the caller
+passes the function that finds change points.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from assay.values.verdict import Finding, Verdict, VerdictKind
 
 FEWEST_NIGHTS = 6  # nights with a level: fewer show no change point
 _MOST_CAUSES = 3
-_TREND = 4.5  # standard deviations: nights that follow each other may be alike
+_TREND = 4.5  # standard deviations; many, because successive nights may be correlated
 
 
 class NightStep(Protocol):
@@ -37,7 +37,7 @@ class NightStep(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """A step without a night that began it: the level moves little by little. `at`: where its last third begins."""
+    """A gradual change of a level, which no single night began. `at`: the night at which the last third begins."""
 
     at: int
     before: float
@@ -51,12 +51,12 @@ FindSteps = Callable[[Sequence[float | None]], Sequence[NightStep]]
 
 @dataclass(frozen=True, slots=True)
 class Night:
-    """The checks of one day; `kind` is the worst of them. `accepted`: why people accepted it."""
+    """The checks of one day; `kind`: the worst of their verdicts. `accepted`: why users accepted the night."""
 
     date: str
     kind: VerdictKind
     runs: int
-    levels: Mapping[str, float]  # metric (and label)
+    levels: Mapping[str, float]  # metric (and label) → level
     accepted: str = ""
     origin: Mapping[str, str] = field(default_factory=dict)  # the origin of its last check
 
@@ -78,8 +78,8 @@ class Move:
 
 
 def measure_levels(segments: Sequence[SegmentReport]) -> dict[str, float]:
-    """The golden's mean of each metric, moved by the mean effect of the runs, in units of its mean size. A run that
-    was stopped early counts with the steps that it has; values that are not finite have no level."""
+    """Return the golden's mean of each metric, moved by the mean effect of the runs in units of the mean size. A run
+    that was stopped early counts with the steps that it has; a run with values that are not finite is left out."""
     effects: dict[str, list[float]] = {}
     goldens: dict[str, list[float]] = {}
     for report in (metric for segment in segments for metric in segment.metrics):
@@ -96,7 +96,7 @@ def measure_levels(segments: Sequence[SegmentReport]) -> dict[str, float]:
 
 
 def _average_recordings(rule: Rule, recordings: Sequence[Track]) -> dict[int, float]:
-    """The mean of the recordings at each step; for runs of other seeds only the second half, as they are judged."""
+    """Return the mean of the recordings at each step, for other seeds only of the second half, which decides."""
     steps = recordings[0].steps if recordings else ()
     steps = steps[len(steps) // 2 :] if rule.kind == "unmatched" else steps
     found = [dict(zip(track.steps, track.values, strict=True)) for track in recordings]
@@ -116,8 +116,8 @@ def _measure_runs(report: MetricReport, label: str, expected: Mapping[int, float
 def judge_nights(
     nights: Sequence[Night], rules: Mapping[str, Rule], find_steps: FindSteps
 ) -> tuple[Verdict, list[Move]]:
-    """Judge nights, oldest first. FAIL: a metric became worse, and a night of its new level is not good. CHANGED: it
-    moved, and each night passed, or it became better. What people accepted, and what went back, passes."""
+    """Judge nights, oldest first. FAIL: a metric became worse, and a night of its new level is not good. CHANGED: a
+    metric became better, or moved although each night passed. Moves that were accepted or undone pass."""
     names = list(dict.fromkeys(name for night in nights for name in night.levels))
     judged = [_judge_metric(name, nights, rules.get(name), find_steps) for name in names]
     findings = [finding for found, _ in judged for finding in found]
@@ -157,7 +157,7 @@ def _judge_metric(
 
 
 def find_drift(levels: Sequence[float | None]) -> list[Drift]:
-    """Find drift by the trend of Mann and Kendall: how many of all pairs of nights rise, less those that fall."""
+    """Find drift by the trend of Mann and Kendall: the number of pairs of nights that rise less those that fall."""
     known = [(at, level) for at, level in enumerate(levels) if level is not None]
     values, many, third = [level for _, level in known], len(known), max(1, len(known) // 3)
     score = sum((later > earlier) - (later < earlier) for earlier, later in combinations(values, 2))
@@ -169,8 +169,8 @@ def find_drift(levels: Sequence[float | None]) -> list[Drift]:
 
 
 def _build_moves(name: str, nights: Sequence[Night], steps: Sequence[NightStep | Drift]) -> Iterator[Move]:
-    """Build the moves. A step is accepted with any night of its level, and then all before it are; it is back if the
-    last level is within the uncertainty of the last step from the level before it."""
+    """Build the moves. A step is accepted if any night from the step on is accepted; a step is back if the last level
+    differs from a level before the step by no more than the uncertainty of the last step."""
     edges = [*(step.at for step in steps), len(nights)]
     accepted = [any(night.accepted for night in nights[start:end]) for start, end in pairwise(edges)]
     for at, step in enumerate(steps):

@@ -1,7 +1,7 @@
-"""A golden segment and the runs that check it, aligned step by step. Mismatches are reported here, once.
+"""A golden segment and the runs that check it, aligned step by step. This module alone reports mismatches.
 
-Nothing that is missing is ignored: a metric or label that was not logged, a run that ended early, a hole, a step
-logged twice, a golden whose replicas disagree about the steps. Each becomes a finding, and none of them is PASS.
+Every mismatch becomes a finding that is not PASS: a metric or label that was not logged, a run that ended early, a gap,
+a step that was logged twice, a golden whose replicas have different steps.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MISSING = math.nan
 
 @dataclass(frozen=True, slots=True)
 class Aligned:
-    """One check's values at the golden's steps; `MISSING` if it lacks one."""
+    """One check's values at the golden's steps; a missing value is `MISSING`."""
 
     values: tuple[float, ...]
     texts: tuple[str, ...]  # as long as `values`, or empty
@@ -38,7 +38,7 @@ class Pair:
     steps: tuple[int, ...]
     golden: tuple[Track, ...]
     checks: tuple[Aligned, ...]
-    findings: tuple[Finding, ...] = ()  # what did not fit; ERROR, or FAIL for values that are not finite
+    findings: tuple[Finding, ...] = ()  # mismatches: ERROR, or FAIL for values that are not finite
     gaps: tuple[Finding, ...] = ()  # steps that a check did not log
     variants: tuple[Track, ...] = ()  # declared harmless, over the same steps
 
@@ -62,7 +62,7 @@ def describe_subject(segment: Segment, metric: str, label: str = "") -> str:
 
 
 def find_labels(rule: Rule, segment: Segment, checks: Sequence[CheckRun]) -> tuple[tuple[str, ...], list[Finding]]:
-    """The labels that can be compared, and a finding for each that cannot."""
+    """Return the labels that can be compared, and findings for labels that cannot."""
     subject = describe_subject(segment, rule.metric)
     if not (golden := segment.tracks.get(rule.metric)):
         return (), [Finding(VerdictKind.ERROR, subject, _describe_absent("golden", rule.metric, segment.tracks))]
@@ -109,7 +109,7 @@ def line_up(rule: Rule, segment: Segment, label: str, checks: Sequence[CheckRun]
     gaps = [] if partial else [finding for track in sound for finding in _find_gaps(track, steps, subject)]
     aligned = tuple(_align(track, steps) for track in sound)
     others = [metrics.get(rule.metric, {}).get(label) for metrics in segment.variants.values()]
-    whole = [track for track in others if track is not None and track.steps == steps]  # the others are not used
+    whole = [track for track in others if track is not None and track.steps == steps]  # a variant must have all steps
     variants = tuple(track for track in whole if all(map(math.isfinite, track.values)))
     return Pair(subject, steps, golden, aligned, tuple(findings), tuple(gaps), variants)
 
@@ -149,7 +149,7 @@ def _align(track: Track, steps: tuple[int, ...]) -> Aligned:
 
 
 def _find_bad_values(track: Track, subject: str) -> list[Finding]:
-    """The first value that is NaN or infinite, at any step: no rule accepts it."""
+    """Report the first value that is NaN or infinite, at any step: no rule accepts such a value."""
     if all(map(math.isfinite, track.values)):
         return []
     bad = [(step, value) for step, value in zip(track.steps, track.values, strict=True) if not math.isfinite(value)]

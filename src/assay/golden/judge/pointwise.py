@@ -1,6 +1,6 @@
 """The rules that compare value by value: `margin` and `exact`.
 
-`margin` is the original's rule: each logged value against the golden's; the margin is a proportion of |expected|.
+`margin`, the rule of the original harness, compares each logged value with the golden's by a fraction of |expected|.
 
     ==   |t - e| <= margin * |e|        !=   |t - e| > margin * |e|
     <=   t <= e + margin * |e|          >=   t >= e - margin * |e|
@@ -9,7 +9,7 @@
 The comparison is made on the decimal numbers as they were logged and configured: 0.95 is exactly 5% below 1, though
 in binary floating point it is a little more. NaN and infinity pass under no operator.
 
-`exact` compares bit for bit. A difference is CHANGED: whether it is worse, other rules decide.
+`exact` compares bit for bit. A difference is CHANGED: other rules decide whether a metric became worse.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from assay.show.formatting import render_number
 from assay.values.verdict import Finding, VerdictKind
 
 _MEANT = {"=<": "<=", "=>": ">=", "=": "==", "≤": "<=", "≥": ">=", "≠": "!=", "<>": "!=", "===": "=="}
-CLOSE = 1e-9  # nearer to the boundary than this (relative), decimals decide
+CLOSE = 1e-9  # relative distance from the boundary below which decimals decide
 
 
 _COMPARE: dict[str, Callable[[Any, Any, Any], bool]] = {
@@ -42,7 +42,7 @@ SMALLEST = 1e-5  # smaller effects are shown as <0.001%
 
 
 def find_margin_problem(operator: str | None, margin: float | None) -> str | None:
-    """Return why a comparison is not valid; config files are also checked with it, before anything runs."""
+    """Return why a comparison is not valid; None if it is valid. Config files are checked before anything runs."""
     if operator not in OPERATORS:
         known = ", ".join(OPERATORS)
         if not operator:
@@ -69,7 +69,7 @@ def compare(operator: str, tested: float, expected: float, margin: float, texts:
 
 
 def _exact(value: float, text: str | None) -> Fraction:
-    """Return the decimal number that was written; without a text the shortest one that represents the float."""
+    """Return the decimal number that was written; without a text, the shortest decimal that represents the float."""
     try:
         return Fraction(Decimal(text)) if text else Fraction(Decimal(repr(value)))
     except (InvalidOperation, ValueError, OverflowError):
@@ -77,7 +77,7 @@ def _exact(value: float, text: str | None) -> Fraction:
 
 
 def judge_margin(rule: Rule, pair: Pair) -> list[Finding]:
-    """One finding per check: how many steps fail, the first and the worst of them."""
+    """Return one finding per check: the number of failing steps, the first and the worst of them."""
     if problem := find_margin_problem(rule.operator, rule.margin):
         return [Finding(VerdictKind.ERROR, pair.subject, problem)]
     return list(filter(None, (_judge_check(rule, pair, check) for check in pair.checks)))
@@ -97,7 +97,7 @@ def _judge_check(rule: Rule, pair: Pair, check: Aligned) -> Finding | None:
     if failing := find_failing(rule, golden, check):
         return _describe_failing(rule, pair, check, failing)
     if check.gaps or not all(map(math.isfinite, check.values)):
-        return None  # missing and invalid values have been reported; the rest is not a pass
+        return None  # missing and invalid values are reported elsewhere, and the metric does not pass
     effects = [measure_relative(tested, expected) for tested, expected in zip(check.values, golden.values, strict=True)]
     largest = max(effects, key=abs)
     message = f"{len(effects)} values {_render_rule(rule)}; the largest difference is {render_effect(largest)}"
@@ -105,7 +105,7 @@ def _judge_check(rule: Rule, pair: Pair, check: Aligned) -> Finding | None:
 
 
 def _describe_better(rule: Rule, golden: Track, check: Aligned) -> str:
-    """Return a note if the mean is better by more than the margin and delta: it may be of another unit or metric."""
+    """Return a note if the mean is better by more than the margin and delta: the unit or metric may be another."""
     operator = rule.operator or "=="
     known, tested = (math.fsum(value / len(each.values) for value in each.values) for each in (golden, check))
     effect = measure_relative(tested, known)
@@ -136,14 +136,14 @@ def _render_rule(rule: Rule) -> str:
 
 
 def measure_relative(tested: float, expected: float) -> float:
-    """The relative difference with its sign; infinite where zero was expected."""
+    """Return the relative difference with its sign; infinite if zero was expected."""
     if tested == expected:
         return 0.0
     return (tested - expected) / abs(expected) if expected else math.copysign(math.inf, tested)
 
 
 def judge_exact(pair: Pair) -> list[Finding]:
-    """One finding for the metric: the first step that differs, how many do, and by how much at most."""
+    """Return a finding for each check that differs: the first step, the number of values, the largest difference."""
     golden = pair.golden[0].values
     for number, replica in enumerate(pair.golden[1:], 2):
         if (index := _first_difference(golden, replica.values)) is not None:
@@ -196,7 +196,7 @@ def render_effect(value: float, digits: int = 3) -> str:
 
 
 def render_fraction(value: float) -> str:
-    """Render a fraction as `0.004%`, without a sign; a small one as `2e-06%`."""
+    """Render a fraction as `0.004%`, without a sign; a small fraction as `2e-06%`."""
     return f"{100 * value:{'.2g' if value < 1 else '.0f'}}%"
 
 

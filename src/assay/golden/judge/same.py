@@ -2,8 +2,8 @@
 
 The signed residuals of a configuration (its values against the mean of the recordings) are averaged over each window
 and over the whole segment. Each mean is tested on both sides against the noise of such means between the recordings.
-Neighbouring steps, and windows, are correlated: the mean of a segment counts as one of fewer windows than it has, the
-effective sample size. Differences of both signs cancel, a bias does not. docs/explanation/equivalence-statistics.md has
+Neighbouring steps, and windows, are correlated: a segment counts as fewer windows than it has, its effective sample
+size. Differences of both signs cancel, a bias does not. docs/explanation/equivalence-statistics.md has
 the measured error rates.
 """
 
@@ -34,27 +34,27 @@ from assay.judge.statistics import Array, np, t_quantile
 from assay.system.fast_dataclasses import dataclass
 from assay.values.verdict import Finding, VerdictKind
 
-FEW_RECORDINGS = 0.5  # of the effective sample with fewer than five recordings, which show slow drift badly
+FEW_RECORDINGS = 0.5  # factor of the sample size with fewer than five recordings, which show slow drift badly
 
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """How far chance moves one run. `variance`: of the mean of each window; `windows`: how many of them are
-    independent, the effective sample size of the segment; `freedom`: degrees of freedom of the estimate."""
+    """How far chance moves one run. `variance`: variance of the mean of each window; `windows`: number of
+    independent windows, the effective sample size of the segment; `freedom`: degrees of freedom of the estimate."""
 
     variance: Array
     windows: float
     freedom: int
 
     def measure_error(self, window: int | None) -> float:
-        """The standard error of the mean of a window, which may be quiet by chance, or (None) of the segment."""
+        """Return the standard error of the mean of a window, which may be quiet by chance, or (None) of the segment."""
         mean = float(self.variance.mean())
         return math.sqrt(mean / self.windows if window is None else max(mean, float(self.variance[window])))
 
 
 def measure_noise(pair: Pair, starts: Sequence[int], in_logs: bool, alike: bool = True) -> Noise:
-    """Measure the residuals of all recordings about their mean, averaged over windows. Unless `alike`, windows may be
-    of different noise; each counts in units of its own, or of the median if that is larger."""
+    """Measure the residuals of all recordings about their mean, averaged over windows. Unless `alike`, windows may
+    differ in noise: each window is scaled by its own noise, or by the median noise if that is larger."""
     golden = stack(pair.golden)
     rows = build_differences(golden, golden[:1], starts, None if in_logs else measure_size(golden, starts))
     means = average((rows - rows.mean(axis=0)) * math.sqrt(len(golden) / (len(golden) - 1)), starts)
@@ -67,8 +67,8 @@ def measure_noise(pair: Pair, starts: Sequence[int], in_logs: bool, alike: bool 
 
 
 def find_autocorrelation_time(rows: Array) -> float:
-    """The sum of the autocorrelations of all rows together at all lags, before the first two lags whose sum is not
-    positive (Geyer). The rows are not centred: an offset that a run keeps is a correlation at every lag."""
+    """Return the sum of the autocorrelations of all rows together, up to the first two lags whose sum is not positive
+    (Geyer). The rows are not centred: an offset that a run keeps is a correlation at every lag."""
     columns = rows.shape[1]
     power = np.abs(np.fft.rfft(rows, 2 * columns)) ** 2
     covariances = np.fft.irfft(power.sum(axis=0))[:columns]
@@ -82,7 +82,7 @@ def find_autocorrelation_time(rows: Array) -> float:
 @dataclass(frozen=True, slots=True)
 class Mean:
     """The residuals of steps from index `first` to before `end`: their mean, how far chance moves it (`reach` among all
-    tests together, `usual` in this one alone), and what is harmless in any case."""
+    tests together, `usual` in a single test), and the distance that is `harmless` in any case."""
 
     first: int
     end: int
@@ -93,8 +93,8 @@ class Mean:
 
 
 def list_means(rule: Rule, pair: Pair, peers: int) -> tuple[Effects, list[Mean]]:
-    """Return the mean of the whole segment, then of its windows if there are several: each has half of alpha, shared by
-    what is judged together."""
+    """Return the mean of the whole segment, then of its windows if there are several. The segment and the windows have
+    half of alpha each, divided by the number of tests."""
     starts = build_starts(rule, pair.steps)
     whole, effects = measure_pair(pair, [0]), measure_pair(pair, starts)
     noise = measure_noise(pair, starts, effects.in_logs)
@@ -107,7 +107,7 @@ def list_means(rule: Rule, pair: Pair, peers: int) -> tuple[Effects, list[Mean]]
 def _build_means(
     rule: Rule, pair: Pair, effects: Effects, starts: Sequence[int], noise: Noise, tests: int
 ) -> Iterator[Mean]:
-    """Yield the means. What variants show is harmless up to delta, as in the paired rule."""
+    """Yield the means. Differences that variants show are harmless up to delta, as in the paired rule."""
     declared = np.minimum(MULTIPLE * effects.variants, default_delta(rule))
     harmless = declared + build_floor(rule, pair, starts, effects)
     runs = math.sqrt(1 / len(pair.checks) + 1 / len(pair.golden))
@@ -119,7 +119,7 @@ def _build_means(
 
 def judge_same(rule: Rule, pair: Pair, peers: int) -> list[Finding]:
     """Judge a configuration. FAIL: surely outside by more than delta, on either side; CHANGED: by less. PASS: nothing
-    is outside, and the mean of the whole segment is surely within delta. `peers`: as in the paired rule."""
+    is outside, and the mean of the whole segment is surely within delta. `peers`: see `judge_windows`."""
     problem = find_rule_problem(rule)
     if problem or not pair.is_whole:
         return [Finding(VerdictKind.ERROR, pair.subject, problem)] if problem else []

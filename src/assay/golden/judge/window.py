@@ -1,13 +1,13 @@
 """The rules by windows, paired and unmatched: what a check shows in each window, against what replicas and declared
 variants show there.
 
-Two measures. The *distance* of a run is its mean absolute log-ratio to the replicas' mean: differences of both signs do
-not cancel. The *effect* is the mean log-ratio, signed, with bounds from Student's t. A window is outside when its
-distance exceeds four times the largest distance of a replica (from the others) or of a variant, plus a floor for
-rounding; or when its effect is significant. Outside and worse than delta is FAIL; outside and not worse is CHANGED;
-inside, and significantly below delta, is PASS; what cannot be decided is INCONCLUSIVE. Values that are zero or negative
-have no logs: then differences, scaled by the golden's mean size in the window, are used. The full rule is in
-docs/explanation/convergence-statistics.md.
+The *distance* of a run is its mean absolute log-ratio to the replicas' mean: differences of both signs do not cancel.
+The *effect* is the mean log-ratio, signed, with bounds from Student's t. A window is outside when its distance exceeds
+four times the largest distance of a replica (from the others) or of a variant, plus a floor for rounding; or when its
+effect is significant. A window that is outside and worse than delta is FAIL, one that is outside and not worse is
+CHANGED, one that is inside and significantly below delta is PASS; any other window is INCONCLUSIVE. Zero and negative
+values have no logs: differences, scaled by the golden's mean size in the window, are used for such a metric. The full
+rules are in docs/explanation/convergence-statistics.md.
 
 The unmatched rule is for other seeds: runs differ by far more than delta in any one window, so half the curve is
 averaged. The mean over the second half of the segment decides about PASS; it has half of alpha. The windows have the
@@ -16,8 +16,8 @@ a late divergence. Gather with ten replicas and check with three to five.
 
 How far the values move from step to step is compared as well. A running mean, an exponential average, a value that is
 repeated for some steps, or the loss of one device instead of the mean over all, have the level that the unmatched rule
-compares. What they change is the mean absolute difference of neighbouring values: CHANGED where it is off by more than
-a factor of two, and surely so by the recordings' spread.
+compares, but another mean absolute difference of neighbouring values. A metric is CHANGED if that difference is off by
+more than a factor of two, and surely so by the recordings' spread.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ from assay.judge.statistics import Array, np, t_quantile
 from assay.system.fast_dataclasses import dataclass, replace
 from assay.values.verdict import Finding, VerdictKind
 
-ENOUGH_REPLICAS = 3  # needed to compare other seeds
+ENOUGH_REPLICAS = 3  # replicas that are needed to compare other seeds
 FEWEST_STEPS = 10  # fewer values show little of how far a metric moves
 FACTOR = 2.0  # chosen on a falling curve with independent noise, tested on correlated noise and on counts
 
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """The decision: one mark per window, in `Effects`' order."""
+    """The decisions: one mark per window, in the order of `Effects`."""
 
     failed: Array
     changed: Array
@@ -83,7 +83,7 @@ def decide(rule: Rule, effects: Effects, limits: WindowTolerance, tests: int) ->
 
 
 def find_outside(rule: Rule, effects: Effects, limits: WindowTolerance, tests: int) -> Array:
-    """Windows that are surely beyond what the recordings show: by their distance, or by their effect."""
+    """Return windows that are surely beyond what the recordings show: by their distance, or by their effect."""
     with np.errstate(invalid="ignore"):
         low, high = effects.bounds(rule.alpha / tests)
         least = limits.floor + limits.declared
@@ -97,8 +97,8 @@ def measure_parts(effects: Effects, limits: WindowTolerance) -> Array:
 
 
 def judge_windows(rule: Rule, pair: Pair, peers: int) -> list[Finding]:
-    """A finding for each kind that some window has; PASS only when all windows pass and nothing is missing. `peers`:
-    how many metrics, labels and segments are judged together, this one included; alpha is divided by it."""
+    """Return a finding for each verdict that some window has; PASS only if all windows pass and no value is missing.
+    `peers`: the number of metrics, labels and segments that are judged together, by which alpha is divided."""
     if problem := find_rule_problem(rule):
         return [Finding(VerdictKind.ERROR, pair.subject, problem)]
     starts = build_starts(rule, pair.steps)
@@ -110,7 +110,7 @@ def judge_windows(rule: Rule, pair: Pair, peers: int) -> list[Finding]:
         return [judge_single(pair, effects, starts)] if pair.is_whole else []
     limits = build_limits(rule, pair, starts, effects)
     found = decide(rule, effects, limits, len(starts) * peers)
-    if effects.recordings == 1:  # only the spread of the checks is known: it can only fail
+    if effects.recordings == 1:  # only the spread of the checks is known: a window can only fail
         nothing = np.zeros_like(found.judged)
         found = Windows(found.failed, nothing, nothing, found.judged)
     return describe_windows(WindowReport(rule, pair, effects, tuple(starts), peers, limits), found)
@@ -190,14 +190,14 @@ def judge_spikes(rule: Rule, pair: Pair, peers: int) -> list[Finding]:
 
 
 def judge_movement(pair: Pair, tests: int) -> list[Finding]:
-    """Judge checks that have every step. `tests`: how many metrics and segments are judged together."""
+    """Judge how far checks move from step to step. `tests`: the number of metrics and segments judged together."""
     golden, checks = stack(pair.golden), stack(pair.checks)
     runs: list[Track | Aligned] = [*pair.golden, *pair.checks]
     if len(pair.steps) < FEWEST_STEPS or not np.isfinite(checks).all():
         return []
     if not np.median(np.abs(np.diff(golden, axis=1)), axis=1).all():
         return []  # values that rarely change do so by chance
-    last = max(find_resolution(run) for run in runs)  # with fewer digits less is seen to move
+    last = max(find_resolution(run) for run in runs)  # values with fewer digits seem to move less
     moved = [np.abs(np.diff(rows, axis=1)).mean(axis=1) for rows in (golden, checks, stack_variants(pair))]
     with np.errstate(divide="ignore"):
         known, tested, harmless = (np.log(each + last / 4) for each in moved)
@@ -213,7 +213,7 @@ def judge_movement(pair: Pair, tests: int) -> list[Finding]:
 
 @dataclass(frozen=True, slots=True)
 class WindowReport:
-    """Turns marked windows into a finding, which begins at the first and describes the one with the largest effect."""
+    """Turns marked windows into a finding that begins at the first of them and describes the largest effect."""
 
     rule: Rule
     pair: Pair
@@ -252,7 +252,7 @@ class WindowReport:
 
     def _find_part(self) -> Array:
         """Return by how much the worse part of each window, or the larger one if both are worse, exceeds what is
-        harmless: it is compared with the limit."""
+        harmless: this excess is compared with the limit."""
         above, below = measure_parts(self.effects, self.limits)
         way = better_way(self.rule)
         return np.where(above >= below if way == "both" else way == "min", above, -below)
@@ -263,7 +263,7 @@ class WindowReport:
         return next((digits for digits in range(3, 9) if float(f"{abs(value):.{digits}g}") > limit), 9)
 
     def _find_onset(self, marks: Array) -> int:
-        """The first step in the window that is farther from the golden than the limit; otherwise the window's first."""
+        """Return the first step of the first marked window that is beyond the limit, else the window's first step."""
         first = int(np.argmax(marks))
         end = self.starts[first + 1] if first + 1 < len(self.starts) else len(self.pair.steps)
         counts = np.diff([*self.starts, len(self.pair.steps)])
@@ -278,7 +278,7 @@ class WindowReport:
         many = f"{int(marks.sum())} of {len(self.starts)} windows"
         shown = self.render_size(worst, kind)
         if kind is VerdictKind.PASS:
-            inside, allowed = float(self.limits.inside[worst]), delta  # what decided: delta, or less by the recordings
+            inside, allowed = float(self.limits.inside[worst]), delta  # the limit: delta, or less by the recordings
             if inside < default_delta(self.rule):
                 allowed = f"{render_fraction(inside)} (harmless by the recordings; delta is {delta})"
             return f"within {allowed}: at most {shown}, in {steps}; {many}"
@@ -309,7 +309,7 @@ class WindowReport:
         return f"{names} differ by {render_fraction(float(known.envelope[window]))} at most; {delta}"
 
     def find_better(self) -> Array:
-        """Windows that are better than the golden by more than delta."""
+        """Return the windows that are better than the golden by more than delta."""
         effect = self.effects.relative(self.effects.effect)
         delta, way = default_delta(self.rule), better_way(self.rule)
         return effect < -delta if way == "min" else effect > delta if way == "max" else np.zeros_like(effect, bool)
@@ -330,7 +330,7 @@ class WindowReport:
         return render_bounded(relative, float(low[window]), float(high[window]), digits)
 
     def _limit(self, window: int) -> str:
-        """Render the limit as `5%`; if the first window has its own, both: `1% (the first window's; 5% later)`."""
+        """Render the limit as `5%`; if the limit of the first window differs, render both limits."""
         alarms = [f"{100 * float(each):g}%" for each in build_alarms(self.rule, len(self.starts))]
         if alarms[0] == alarms[-1]:
             return alarms[window]
@@ -340,7 +340,7 @@ class WindowReport:
 
 
 def _find_ends(steps: Sequence[int], starts: Sequence[int], window: int) -> tuple[int, int]:
-    """The first and the last step of a window."""
+    """Return the first and the last step of a window."""
     end = starts[window + 1] if window + 1 < len(starts) else len(steps)
     return steps[starts[window]], steps[end - 1]
 

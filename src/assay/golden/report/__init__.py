@@ -1,1 +1,1 @@
-"""What `assay golden` prints and writes."""
+"""The reports that `assay golden` prints and writes."""

@@ -1,7 +1,7 @@
 """The curves of a golden recording and of a check, as charts of a document.
 
-Above: the band of the recordings, their mean, the check over it, and the windows that failed. Below: the difference in
-percent, which shows a shift that is too small to see in the curves.
+The upper part of a chart shows the band of the recordings, their mean, the check, and the windows that failed. The
+lower part shows the difference in percent, also of a shift that is too small to see in the curves.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from assay.values.verdict import SEVERITY, VerdictKind
 
 _MARKED = {VerdictKind.FAIL: "fail", VerdictKind.CHANGED: "changed", VerdictKind.INCONCLUSIVE: "open"}
 _STRIP_HEIGHT = 70  # the height of the lower part
-_TICK_ROOM = 12  # the height of a number there
-_LEAST_STRIP = 0.001  # the lower part shows at least this much: differences far below it are not worth a scale
-_LARGEST = 1e300  # beyond it differences overflow
+_TICK_ROOM = 12  # the height of a tick's number in the lower part
+_LEAST_STRIP = 0.001  # the lower part shows at least this range: much smaller differences need no scale
+_LARGEST = 1e300  # differences of larger values overflow
 _MOST_HOVERS = 150
 
 Band = Mapping[int, tuple[float, float, float]]  # step → lowest, mean, highest
@@ -38,7 +38,7 @@ LEGEND = Legend(
     )
 )
 _WORDS = {"fail": "FAIL", "changed": "CHANGED", "open": "open"}  # the text in a window of this colour
-_MOST_REPLICAS = 12  # so many are drawn one by one; of more only the band
+_MOST_REPLICAS = 12  # more recordings are drawn only as a band
 
 
 def build_check_charts(test: GoldenTestReport) -> Iterator[Block]:
@@ -102,7 +102,7 @@ def build_chart(
     lines: Sequence[float] = (),
     effect: float | None = None,
 ) -> Chart:
-    """Draw a metric. `marks`: style, from step, to step; `lines`: single steps; `effect`: that of the verdict."""
+    """Draw a metric. `marks`: style, from step, to step; `lines`: single steps; `effect`: the verdict's effect."""
     band, measured = build_band(golden), build_band(check)
     curves = [
         Curve([(step, mean) for step, (_, mean, _) in band.items()], "reference"),
@@ -132,7 +132,7 @@ def build_chart(
 
 
 def _join_marks(marks: Sequence[tuple[str, float, float]]) -> list[tuple[str, float, float]]:
-    """Join neighbouring windows with the same verdict, so that they get one word."""
+    """Join neighbouring windows with the same verdict, so that they get one label."""
     joined: list[tuple[str, float, float]] = []
     for style, start, end in sorted(marks, key=lambda mark: mark[1:]):
         if joined and joined[-1][0] == style and start <= joined[-1][2] + 1:
@@ -147,7 +147,7 @@ def _build_curves(runs: Sequence[Sequence[Point]]) -> list[Curve]:
 
 
 def build_band(tracks: Sequence[Track]) -> dict[int, tuple[float, float, float]]:
-    """Lowest, mean and highest of the runs that have a finite value at a step."""
+    """Return the lowest, mean and highest value of the runs at each step that has a finite value."""
     found: dict[int, list[float]] = {}
     for track in tracks:
         for step, value in zip(track.steps, track.values, strict=True):
@@ -189,7 +189,7 @@ def build_relative(tracks: Sequence[Track], band: Band) -> list[list[Point]]:
             for step, value in zip(track.steps, track.values, strict=True)
             if step in band
             and abs(value) <= _LARGEST
-            # next to a value that is nearly 0 it may be infinite
+            # a fraction of a value that is nearly 0 may be infinite
             and abs(part := (value - band[step][1]) / (abs(band[step][1]) or usual)) <= _LARGEST
         ]
         for track in tracks

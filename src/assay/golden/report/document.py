@@ -29,8 +29,8 @@ from assay.values import document as doc
 from assay.values.table import Column, Table
 from assay.values.verdict import SEVERITY, Verdict, VerdictKind
 
-_MOST_ROWS = 24  # rows on a terminal; of more only those that did not pass, and the first and the last that did
-_MOST_REASONS = 5  # below a row of a page
+_MOST_ROWS = 24  # more rows are shortened on a terminal, see choose_rows
+_MOST_REASONS = 5  # reasons below a row of a page
 _MOST_GAPS = 5
 
 
@@ -104,7 +104,7 @@ def describe_reason(test: GoldenTestReport, rows: Sequence[ReportRow]) -> str:
 
 
 def _describe_golden(golden: Golden) -> list[str]:
-    """The origin of a recording, in short facts."""
+    """Describe the origin of a recording in short facts."""
     origin = golden.provenance
     facts = [str(origin["gathered_at"])] if origin.get("gathered_at") else []
     if origin.get("commit"):
@@ -141,18 +141,18 @@ def _describe_extent(test: GoldenTestReport, mode: str) -> str:
 
 
 def _describe_differences(test: GoldenTestReport) -> list[str]:
-    """One line for each difference."""
+    """Describe each difference in one line."""
     return [f"differs from the recording: {each}" for each in test.differs]
 
 
 def _list_runs(test: GoldenTestReport) -> list[SegmentRun]:
-    """The runs of a test; of a check, those of its configurations too."""
+    """List the runs of a test, with the runs of the configurations that must agree."""
     segments = [*test.segments, *(segment for each in test.same for segment in each.segments)]
     return [run for segment in segments for run in segment.runs]
 
 
 def choose_rows(rows: Sequence[ReportRow]) -> Sequence[ReportRow]:
-    """Choose from many rows those that did not pass, and the first and the last segment that did."""
+    """Choose from many rows the rows that did not pass, and those of the first and the last segment that passed."""
     passed = [row for row in rows if row.kind is VerdictKind.PASS]
     if len(rows) <= _MOST_ROWS or not passed:
         return rows
@@ -161,7 +161,7 @@ def choose_rows(rows: Sequence[ReportRow]) -> Sequence[ReportRow]:
 
 
 def _build_page_table(rows: Sequence[ReportRow], good: str) -> doc.TableBlock:
-    """Build the table of a page. `good`: the word for what went well; a gathering has judged nothing."""
+    """Build the table of a page. `good`: the word instead of PASS for a gathering, which judges nothing."""
     notes = []
     rows = sorted(rows, key=lambda row: SEVERITY.index(row.kind))  # the worst verdicts first
     for row in rows:
@@ -279,8 +279,8 @@ def _case_seconds(test: GoldenTestReport, row: ReportRow) -> float:
 
 
 def _describe_case(row: ReportRow) -> Iterator[tuple[str, object]]:
-    """`effect`: how far `value` is from `expected`, as a fraction of it; both are means over the window with the
-    largest effect, or values of the worst step where single steps are compared. `step`: where it first shows."""
+    """`effect`: the difference of `value` from `expected`, as a fraction of `expected`; both are means over the window
+    with the largest effect, or values of the worst step if steps are compared. `step`: where a difference begins."""
     yield "verdict", row.kind
     if row.rule is not None:
         yield "rule", render_rule(row.rule)
@@ -385,7 +385,7 @@ def _build_metric_facts(metric: MetricReport) -> dict[str, Any]:
 
 
 def build_matrix(test: GoldenTestReport, rows: Sequence[ReportRow]) -> doc.Section:
-    """Show the worst verdict of several segments in a cell, and on a page the reasons of bad ones below their row."""
+    """Show the worst verdict of several segments in a cell, and on a page the reasons of bad verdicts below the row."""
     metrics = list(dict.fromkeys(row.metric for row in rows if row.rule is not None))
     columns = (Column("configuration"), *(Column(name, "state") for name in metrics), Column("changes", rank=1))
     groups = [("", "the command as it is"), *((each.name, each.title) for each in test.same)]
@@ -401,7 +401,7 @@ def build_matrix(test: GoldenTestReport, rows: Sequence[ReportRow]) -> doc.Secti
 
 
 def _build_cell(rows: Sequence[ReportRow], metric: str) -> doc.Span | None:
-    """The worst verdict, with the largest effect of that kind."""
+    """Return the worst verdict of a metric, with the largest effect of that verdict."""
     found = [row for row in rows if row.metric == metric] or [row for row in rows if row.metric == RUN]
     if not found:
         return None
@@ -411,6 +411,6 @@ def _build_cell(rows: Sequence[ReportRow], metric: str) -> doc.Span | None:
 
 
 def rank_row(row: ReportRow) -> tuple[int, float]:
-    """Sort the worst verdict first, and of equal ones the largest effect."""
+    """Rank the worst verdict first, and of equal verdicts the largest effect."""
     effect = (row.finding.effect if row.finding else None) or 0.0
     return SEVERITY.index(row.kind), 0.0 if math.isnan(effect) else -abs(effect)

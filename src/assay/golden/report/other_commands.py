@@ -28,17 +28,17 @@ from assay.values.verdict import Finding, Verdict, VerdictKind, find_worst
 if TYPE_CHECKING:
     from assay.golden.flow.history import NightHistory
 
-_PACKAGES = 8  # packages of the environment; the manifest has all
+_PACKAGES = 8  # packages that are shown; the manifest has all packages
 _MOST_FINDINGS = 5
 _MOST_NIGHTS = 14  # nights that a terminal shows
 _NAMED = (("gathered", "gathered_at"), ("host", "host"), ("config", "config"), ("command", "command"), ("run", "run"))
-_TINY = 0.01  # of an effect: a smaller interaction is not mentioned
+_TINY = 0.01  # fraction of an effect; a smaller interaction is not mentioned
 
 
 def build_show_document(
     source: str, recordings: Sequence[Recording], metrics: Sequence[str] = (), curves: bool = True
 ) -> doc.Document:
-    """Show recordings, on a terminal with the curves of `metrics` (all if none is named), on a page as a gathering."""
+    """Show recordings, on a terminal with the curves of `metrics` (empty: all), on a page as a gathering."""
     tests = []
     for each in recordings:
         golden = each.golden
@@ -75,7 +75,7 @@ def build_recording_blocks(recording: Recording) -> Iterator[doc.Block]:
 
 
 def _build_curves(golden: Golden, metric: str) -> doc.Chart:
-    """A curve for each recording; those of one segment and label have the same name."""
+    """Draw a curve for each recording; curves of one segment and label have the same name."""
     curves = []
     for segment in golden.segments:
         for label, runs in segment.tracks.get(metric, {}).items():
@@ -117,7 +117,7 @@ def _list_facts(golden: Golden, manifest: str) -> Iterator[tuple[str, str]]:
     yield "manifest", manifest + ("" if golden.version > 1 else " (format 1, as the original writes it)")
     length = f" of {golden.steps_per_segment} steps" if golden.steps_per_segment else ""
     counts = {len(runs[0].steps) for segment in golden.segments for _, _, runs in segment.walk()}
-    if counts and not length:  # an older manifest does not state how many steps it recorded: its tracks are counted
+    if counts and not length:  # an older manifest does not state how many steps were recorded: the values are counted
         length = f" of {min(counts)} {f'to {max(counts)} ' if len(counts) > 1 else ''}values"
     yield "segments", f"{len(golden.segments)}{length}, at {starts}"
     count = golden.recordings
@@ -158,7 +158,7 @@ def _build_noise(sensitivity: Sequence[Sensitivity]) -> Table:
 
 
 def _build_drift(golden: Golden) -> Table:
-    """Show for each rebase by how much it moved each metric, and in a last row by how much all of them did."""
+    """Show for each rebase how much it moved each metric, and how much all rebases since the first golden did."""
     entries = [entry for entry in golden.history if "effects" in entry]
     names = list(dict.fromkeys(name for entry in entries for name in entry["effects"]))
     columns = [Column("rebased"), Column("reason"), Column("commit")]
@@ -176,7 +176,7 @@ def _build_drift(golden: Golden) -> Table:
 def build_rebase_document(outcomes: Sequence[Rebased]) -> doc.Document:
     sections = [doc.Section(list(_build_rebase(outcome))) for outcome in outcomes]
     facts = []
-    for outcome in outcomes:  # all but the recordings, which are in the manifests
+    for outcome in outcomes:  # facts leave out the recordings, which are in the manifests
         kept = asdict(replace(outcome, before=Golden(outcome.test, ()), after=None))
         del kept["before"], kept["after"]
         facts.append({"accepted": outcome.is_accepted, **kept})
@@ -207,7 +207,7 @@ def _build_rebase(outcome: Rebased) -> Iterator[doc.Block]:
 
 
 def _build_rebase_table(outcome: Rebased) -> Table:
-    """Show what a reviewer needs: both levels, and the effect relative to the noise of the recordings."""
+    """Show the levels of both goldens, and the effect with the noise of the recordings."""
     names = ("old", "new", "effect", "noise")
     columns = (Column("metric"), *(Column(name, align="right") for name in names), Column("result"),
                Column("since the first", align="right"))  # fmt: skip
@@ -304,7 +304,7 @@ def render_shift(value: float) -> str:
 
 
 def render_noise(shift: MetricShift, level: float = 1.0, unit: str = "") -> str | None:
-    """Render `±0.002`; `0` if every run repeats itself bit for bit; None if that is unknown."""
+    """Render `±0.002`; `0` if every run repeats itself bit for bit; None if the noise is unknown."""
     if shift.kind == "noise unknown" or not level:
         return None
     return "0" if shift.reach is None else f"±{render_number(shift.reach / level, 2)}{unit}"
@@ -386,7 +386,7 @@ def build_history_document(source: str, histories: Sequence[NightHistory], every
 
 
 def describe_history(history: NightHistory) -> str:
-    """One sentence: what moved since when."""
+    """Describe in one sentence what moved, and since when."""
     if moved := [move for move in history.moves if move.state == "open"]:
         groups = [list(group) for _, group in groupby(moved, lambda move: (move.at, move.drifts))]
         return "; ".join(describe_moves(group, history.nights) for group in groups)

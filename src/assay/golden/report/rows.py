@@ -1,7 +1,7 @@
 """The rows of a report on a gathering or a check, and its numbers as text.
 
-The report is made from `build_test_rows`: one row for each segment and metric, and one for each reason why a segment or
-a whole test was not judged.
+The report is made from `build_test_rows`: one row for each segment and metric, and one for other findings about the
+runs of a segment or the whole test.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class ReportRow:
     rule: Rule | None = None
     noise: float | None = None
     delta: float | None = None  # the delta of the verdict: the largest effect that passes
-    configuration: str = ""  # the name in `golden.same`; "": the canonical one
+    configuration: str = ""  # the name in `golden.same`; "": the canonical configuration
 
     @property
     def name(self) -> str:
@@ -40,16 +40,16 @@ class ReportRow:
 
     @property
     def finding(self) -> Finding | None:
-        """The worst finding, and of several the one with the largest effect."""
+        """The worst finding; of equally bad findings, the one with the largest effect."""
         return choose_finding(self.findings)
 
     def locate(self, finding: Finding) -> str:
-        """`segment 100 loss MLM`: of several labels the one that the finding is about."""
+        """Render the segment, metric and label of a finding, as in `segment 100 loss MLM`."""
         segment = "" if self.segment is None else f"segment {self.segment} "
         return segment + name_finding(finding, self.name)
 
     def describe(self, finding: Finding) -> str:
-        """The message, with its label in front where there is one."""
+        """Render the message of a finding, after its label if it has one."""
         name = name_finding(finding)
         return f"{name}: {finding.message}" if name else finding.message
 
@@ -74,7 +74,7 @@ def build_test_rows(test: GoldenTestReport) -> tuple[ReportRow, ...]:
 
 
 def _build_segment_rows(segment: SegmentReport) -> Iterator[ReportRow]:
-    """Rows of a segment; those on its runs come first: they explain what is missing after them."""
+    """Yield the rows of a segment. The row about its runs is the first: it explains what other rows lack."""
     known = {finding for metric in segment.metrics for finding in metric.verdict.findings}
     rest = tuple(finding for finding in segment.verdict.findings if finding not in known)
     if rest or not segment.metrics:
@@ -121,17 +121,17 @@ def render_step(step: float | None) -> str:
 
 
 def build_step(step: float | None) -> float | None:
-    """A step as a whole number: 101, not 101.0."""
+    """Return a step as a whole number if it is one: 101, not 101.0."""
     return int(step) if step is not None and math.isfinite(step) and step == int(step) else step
 
 
 def describe_outcome(mode: ReportMode, kind: VerdictKind) -> str:
-    """Describe the verdict; a gathering has judged nothing, so that a good one is `recorded`."""
+    """Describe the verdict; PASS of a gathering, which judges nothing, is `recorded`."""
     return "recorded" if mode == "gather" and kind is VerdictKind.PASS else str(kind)
 
 
 def describe_headline(report: GoldenReport) -> str:
-    """One line with what is wrong: `charlm: FAIL, loss +20% from step 1`."""
+    """Describe in one line what is wrong: `charlm: FAIL, loss +20% from step 1`."""
     bad = [test for test in report.tests if test.verdict.kind is not VerdictKind.PASS] or list(report.tests)
     return "; ".join(_describe_worst(report, test) for test in bad)
 
