@@ -438,9 +438,15 @@ def test_an_option_of_a_plug_in_is_a_keyword_of_run(install: Install) -> None:
 
 OPTIONS = {
     "not a request": ("Options = 5", "5 is not a subclass"),
-    "a flag of the command": ("x: str = option('--x', '--json', help='')", "x: '--json' is already an option of the command"),
+    "a flag of the command": (
+        "x: str = option('--x', '--json', help='')",
+        "x: '--json' is already an option of the command",
+    ),
     "a flag of click": ("x: str = option('-h', help='')", "x: '-h' is already an option of the command"),
-    "one flag twice": ("x: str = option('--x', help='')\n    y: str = option('--x', help='')", "y: '--x' is already an option"),
+    "one flag twice": (
+        "x: str = option('--x', help='')\n    y: str = option('--x', help='')",
+        "y: '--x' is already an option",
+    ),
     "required": ("x: str = option('--x', required=True, help='')", "x must be an option that can be left out"),
     "an argument": ("x: str = argument('X')", "x must be an option that can be left out"),
     "no flag": (
