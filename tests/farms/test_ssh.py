@@ -661,3 +661,14 @@ def test_of_two_supervisors_one_writes_the_files(hosts: Hosts, make, runs: Runs)
     finish(second, handles)
     assert [run.text("train.log").count("\n") for run in made] == [200] * 6
     assert all(run.markers() == {"train.exit.0"} for run in made)
+
+
+def test_the_names_of_fetched_files_are_flushed_in_each_of_their_folders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a power cut after the host's copy was removed loses them."""
+    (tmp_path / "metrics" / "a").mkdir(parents=True)
+    flushed: list[str] = []
+    monkeypatch.setattr(os, "fsync", lambda fd: flushed.append(os.readlink(f"/proc/self/fd/{fd}")))
+    ssh_files.sync_names(str(tmp_path), ["run.log", "metrics/a/0.jsonl"])
+    assert sorted(flushed) == [str(tmp_path), str(tmp_path / "metrics"), str(tmp_path / "metrics" / "a")]

@@ -10,8 +10,9 @@ import os
 import shutil
 import tarfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from pathlib import PurePosixPath
 from typing import IO
 
 from assay.system.files import blake2b, rename
@@ -261,10 +262,11 @@ def make_folder(run_dir: str, name: str) -> None:
         _make_folder(path)
 
 
-def sync_names(run_dir: str) -> None:
-    """Flush the run's directory before the host's copy is removed; the contents of files were flushed one by one."""
-    fd = os.open(run_dir, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+def sync_names(run_dir: str, names: Iterable[str]) -> None:
+    """Flush the folders of fetched files before the host's copy is removed; contents were flushed file by file."""
+    for folder in {".", *(str(parent) for name in names for parent in PurePosixPath(name).parents)}:
+        fd = os.open(os.path.join(run_dir, folder), os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)

@@ -450,7 +450,7 @@ class Host:
         with self._changed:
             ended_at = listing.find_time(layout.numbered_name("end", job.handle.attempt))
             self._shared.ended_at[job.handle] = max(ended_at, job.handle.started_at)
-        ssh_files.sync_names(job.run_dir)
+        ssh_files.sync_names(job.run_dir, fetched)
         if unread := [*listing.closed, *unread]:
             said = f"{job.run_dir}: {', '.join(map(repr, unread))} cannot be read on the host {self.address.name}; "
             with self._changed:

@@ -8,6 +8,7 @@ import json
 import shutil
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,8 +17,11 @@ from tests.golden.two_sides import MANIFEST, TwoSides
 from tests.golden_training import Lab, messages, run_in_process
 
 from assay.golden.flow.rebase import rebase_file
+from assay.golden.flow.runs import follow_specs
+from assay.golden.recorder import Values
 from assay.golden.requests import RebaseRequest
 from assay.golden.results import Rebased
+from assay.launch.api import Report
 from assay.values.verdict import VerdictKind
 
 UNMATCHED = r"""
@@ -47,6 +51,21 @@ def test_of_two_checks_in_one_second_the_later_one_counts(tmp_path: Path, monkey
     assert lab.check_one().verdict.kind is VerdictKind.PASS
     (rebased,) = rebase(lab, "check")
     assert rebased.refusals == ()
+
+
+def test_runs_that_a_disk_ended_are_not_called_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_in_process(monkeypatch)
+    lab = Lab(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    lab.use_golden()
+
+    def fill_disk(*arguments: Any) -> tuple[Report, dict[str, Values]]:
+        report, logged = follow_specs(*arguments)
+        return replace(report, problem="cannot write: no space"), logged
+
+    monkeypatch.setattr("assay.golden.flow.rebase.follow_specs", fill_disk)
+    (rebased,) = rebase(lab, "check")
+    assert (rebased.interrupted, rebased.refusals, rebased.exit_code) == (None, ("cannot write: no space",), 1)
 
 
 @pytest.mark.parametrize("source", ["gather", "check"])

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from itertools import count, islice, takewhile
 from typing import Any
 
-from assay.errors import AssayError, FormatError, UsageError
+from assay.errors import AssayError, FormatError, InfrastructureError, UsageError
 from assay.follow.api import Entry, RetryPolicy, StudyLocation
 from assay.golden import manifests
 from assay.golden.config import load_golden_file
@@ -56,9 +56,9 @@ from assay.golden.judge.golden import (
 from assay.golden.recorder import Values
 from assay.golden.records import list_ids, load_report
 from assay.golden.requests import RebaseRequest
-from assay.golden.results import Rebased
+from assay.golden.results import BlameReport, Rebased
 from assay.golden.values import Golden, GoldenTestReport, Segment
-from assay.launch.api import RunHooks
+from assay.launch.api import Report, RunHooks
 from assay.observe.environment import load_git
 from assay.record import run_directory
 from assay.record.received import is_foreign
@@ -168,6 +168,13 @@ def _accept(
     )
 
 
+def _find_signal(report: Report | GoldenTestReport | BlameReport) -> str | None:
+    """Return the signal that ended the runs, if any; raise InfrastructureError if a farm, a disk or a service did."""
+    if report.problem and not report.interrupted:
+        raise InfrastructureError(report.problem)
+    return report.interrupted
+
+
 def _build_origin(golden: Golden) -> dict[str, Any]:
     names = ("gathered_at", "commit", "dirty", "host")
     return {name: golden.provenance[name] for name in names if golden.provenance.get(name) is not None}
@@ -175,11 +182,11 @@ def _build_origin(golden: Golden) -> dict[str, Any]:
 
 def _find_moved_by_code(context: GoldenContext, before: Golden, hooks: RunHooks) -> tuple[list[str], str | None]:
     """Return why the new behaviour is not due to the environment alone: in the same environment the golden's commit and
-    the working tree differ, or may differ. Return also the signal or problem that ended the comparison early."""
+    the working tree differ, or may differ. Return also the signal that ended the comparison early."""
     commit = find_commit(before, "--environment-only compares with that code: rebase without it")
     report = blame_test(context, before, (commit, None), {"a": ""}, hooks)
-    if report.interrupted or report.problem:
-        return [], report.interrupted or report.problem
+    if end := _find_signal(report):
+        return [], end
     found = [f"code {cell.code}: {cell.problem}" for cell in report.cells if cell.problem]
     for each in report.effects:
         if each.shift and each.shift.kind == "moved":
@@ -225,8 +232,8 @@ def _from_gathering(context: GoldenContext, before: Golden, request: RebaseReque
     # the folder's name is the same after an interruption
     folder = os.path.join(context.checkpoints, f"rebase-{len(before.history) + 1}")
     report = gather_test(replace(context, manifest=staged, checkpoints=folder), hooks)
-    if report.interrupted or report.problem:
-        return None, [report.problem] if report.problem else (), report.interrupted
+    if end := _find_signal(report):
+        return None, (), end
     bad = [finding.message for finding in report.verdict.findings if finding.kind is not VerdictKind.PASS]
     if bad := list(dict.fromkeys([*bad, *(find_dead(report.golden) if report.golden else ())])):
         with contextlib.suppress(FileNotFoundError):
@@ -239,9 +246,8 @@ def _from_check(context: GoldenContext, before: Golden, request: RebaseRequest, 
     context.load_golden()
     if before.steps_beyond is None and before.segments:
         work = Replication(context, before, 0)
-        end = work.learn(hooks)
-        if end.interrupted or end.problem:
-            return None, (), end.interrupted or end.problem
+        if end := _find_signal(work.learn(hooks)):
+            return None, (), end
         before = work.golden
     wanted = _count_wanted(context, before)
     git = load_git(context.folder)
@@ -370,8 +376,8 @@ def _run_missing(
     if not specs:
         return None
     report, logged = follow_specs(context, specs, hooks)
-    if report.interrupted or report.problem:
-        return report.interrupted or report.problem
+    if end := _find_signal(report):
+        return end
     for entry in report.entries:
         name, (_, segment) = entry.spec.name, specs[entry.spec.name]
         if entry.state not in ENDED_WELL:
