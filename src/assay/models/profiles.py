@@ -1,7 +1,7 @@
 """Reads the profiles that back ends write as slices of a trace.
 
 onnxruntime     JSON: an array of Chrome events, cut off where the process died
-operators       CSV of our OpenVINO and IREE back ends: name, op, kernel, start_us, duration_us
+operators       CSV of Assay's OpenVINO and IREE back ends: name, op, kernel, start_us, duration_us
 compile         CSV of an accelerator's compiler: ID, Start, End (cycles), Location, Op Type; IDs are DI#, DO# or S#
 runtime         CSV of an accelerator's runtime: dispatch_name, invocation_id, action_id, timestamp_us, event
 annotated       CSV of an accelerator's runtime with semicolons: one line for each action, with its start and end

@@ -51,7 +51,7 @@ def _keep_descriptor(word: str) -> int:
 
 
 def watch(worker: int, reply: int) -> None:
-    """Wait until the worker or our own parent ends; then end all its descendants."""
+    """Wait until the worker or the guard's own parent ends; then end all descendants of the guard."""
     status = _wait(worker)
     end_descendants(os.getpid())
     if status is not None:
@@ -88,7 +88,7 @@ class Worker:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         requests = os.fdopen(os.dup(0), "rb")
         quiet = os.open(os.devnull, os.O_RDONLY)
-        os.dup2(quiet, 0)  # a tool that reads stdin gets nothing, and none of our lines
+        os.dup2(quiet, 0)  # a tool that reads stdin gets nothing, and none of the requests
         for line in requests:
             request = json.loads(line)
             if "close" in request:

@@ -344,7 +344,7 @@ class ArtifactBuilder:
                 self._note(f"--debug-ir: {target.name} wrote no intermediate representation{why}")
             self._folders.note(job.ir_dir)
         end_ns = time.time_ns()
-        begun_ns = end_ns - max(0, round(outcome.elapsed_s * 1e9))  # starting a worker is not part of a step
+        begun_ns = end_ns - max(0, round(outcome.elapsed_s * 1e9))  # the start of a worker does not count
         facts = {"ending": str(outcome.ending), "times_s": list(outcome.times_s)}
         self.slices.append(Slice((target.name, str(job.step)), job.case, begun_ns, end_ns, facts))
         return outcome

@@ -35,8 +35,8 @@ FEWEST_COHERENT = 256  # elements: the rounding errors of fewer elements need no
 
 @dataclass(frozen=True, slots=True)
 class NoiseRow:
-    """Noise in units of the type; `root`: more units for each root of the number of terms, only for float32, in which
-    16-bit types are added up, too. `common`: noise of the factor or offset that all elements share; None: no bound."""
+    """Noise in units of the type; `root`: more units for each root of the number of terms, only for float32, since
+    16-bit types are added up in it. `common`: noise of the factor or offset that all elements share; None: no bound."""
 
     units: float
     root: float = 0.0

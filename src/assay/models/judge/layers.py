@@ -94,7 +94,7 @@ class _Graph:
                 self._errors.setdefault(name, before)
 
     def find_error(self, tensor: str) -> tuple[float, bool]:
-        """Return a tensor's error and whether it is wrong; an uncompared tensor inherits both from its layer."""
+        """Return a tensor's error and whether it is wrong; an uncompared tensor has those of its layer's inputs."""
         return self._errors.get(tensor, (0.0, False))
 
     def find_unseen(self, layer: Layer) -> tuple[Layer, ...]:

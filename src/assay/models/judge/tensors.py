@@ -5,7 +5,7 @@ FAIL          another shape or type; a NaN or an infinity on one side only; elem
 INCONCLUSIVE  nothing is wrong but nothing is proved: no element, no finite number, all zero on both sides, or numbers
               that are smaller than what rounding can make of the inputs
 CHANGED       for a layer alone: within what its type allows, but further off than correct runtimes are (`judge.alone`)
-PASS          anything else, with flags for what a person should know
+PASS          anything else, with flags for what users should know
 """
 
 from __future__ import annotations

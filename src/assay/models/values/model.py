@@ -251,8 +251,8 @@ class CaseReport:
     verdict: Verdict
     layer: Layer | None = None  # None: the full model
     steps: tuple[StepOutcome, ...] = ()  # steps of the target, in order; the last one shows where the case ended
-    local: tuple[TensorComparison, ...] = ()  # computed with the reference's inputs
-    accumulated: tuple[TensorComparison, ...] = ()  # as computed inside the model on the target
+    local: tuple[TensorComparison, ...] = ()  # outputs computed with the reference's inputs
+    accumulated: tuple[TensorComparison, ...] = ()  # outputs as computed inside the model on the target
     diffs: tuple[tuple[str, str], ...] = ()  # (expected file, actual file) of each output that differs
     skipped: str = ""  # why a layer that is correct inside the model was not computed alone
     matched: str = ""  # compare: how the two layers were paired
@@ -299,7 +299,7 @@ class ModelReport:
     run_dir: str = ""
     notes: tuple[str, ...] = ()
     is_estimate: bool = False  # whether the times are a simulator's: estimates never raise an alarm
-    manner: str = ""  # flags as a shell takes them: see ModelRequest
+    manner: str = ""  # `ModelRequest.manner` as a shell takes it
     origin: str = ""
     command: str = ""  # for a reduction: the command that shows its result again, without a new search
     folder: str = ""  # the folder to run commands in: settings and the user's own code are found from there

@@ -8,12 +8,12 @@ from __future__ import annotations
 from assay.system.fast_dataclasses import dataclass, field
 from assay.values.verdict import Verdict, VerdictKind
 
-EXPECTED_CONSTANT = "expected is constant"  # these four are flags of a comparison that code looks for
+EXPECTED_CONSTANT = "expected is constant"  # up to ACTUAL_ZERO: values of TensorComparison.flags that code looks for
 ACTUAL_CONSTANT = "actual is constant"
 EXPECTED_ZERO = "expected is all zero"
 ACTUAL_ZERO = "actual is all zero"
 ALLOW_CONSTANT = "--tolerance allow_constant=true"  # as on the command line
-OTHER_LARGEST = "the largest element is another one in"  # the number of rows follows, in outputs that look like scores
+OTHER_LARGEST = "the largest element is another one in"  # begins a flag on scores of classes; a number of rows follows
 
 Dim = int | str | None  # a number, a symbol such as "batch", or None if unknown
 Number = float | int | str  # the value of an element; a string for numbers that JSON lacks: "nan", "-inf", complex ones
