@@ -2,9 +2,9 @@
 
     from assay.models import test_onnx_model
 
-Every .onnx file in the project's folder of models becomes cases, one for each layer and one for the whole. With
-`test_onnx_model_llvmcpu_torq` they are called as in Torq's own tests: the reference is IREE on the CPU, the target is
-the hardware type, `sim` unless an option says otherwise. `test_torch_module` is for the torch modules of the settings.
+Every .onnx file in the project's folder of models becomes cases, one for each layer and one for the full model.
+`test_onnx_model_llvmcpu_torq` names the cases as Torq's own tests do: the reference is IREE on the CPU, the target is
+the hardware type, by default `sim`. `test_torch_module` is for the torch modules of the settings.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["test_onnx_model", "test_onnx_model_llvmcpu_torq", "test_torch_module
 
 
 def __getattr__(name: str) -> Any:
-    """Load a test function on first use: it needs pytest, the commands that load this package do not."""
+    """Load a test function on first use, since it needs pytest, which commands that load this package do not need."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if find_spec("pytest") is None:

@@ -1,4 +1,4 @@
-"""The names of this package that other packages use. They are loaded on first use."""
+"""Exports the names of this package that other packages use, each loaded on first use."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The command of a model's run: `python -m assay child model RUN_DIR REQUEST`.
 
 REQUEST is JSON, or the path of a JSON file. The command keeps a worker process for each back end, prints a line for
-each case, and writes the report `model.json` to the run directory. The report contains what the target does wrong; its
-exit code is that of the command, so that the state of the run agrees with it.
+each case, and writes the report `model.json` to the run directory. The report contains what the target does wrong; the
+command exits with the report's exit code, so that the state of the run agrees with the report.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return int(examine(request, run_dir).exit_code)
     except (AssayError, OSError) as error:
-        # an error of the system: a full disk, a folder without permission to write
+        # an OSError is the system's: a full disk, a folder without permission to write
         refused = error if isinstance(error, AssayError) else InfrastructureError(f"the check cannot continue: {error}")
         content = {"message": refused.message, "hint": refused.hint, "exit_code": int(refused.exit_code)}
         with suppress(OSError):  # the waiting command raises the error again
@@ -59,7 +59,7 @@ def _load_request(text: str) -> ModelRequest:
 
 def examine(request: ModelRequest, run_dir: str) -> ModelReport:
     if request.folder:
-        sys.path.insert(0, request.folder)  # functions that make inputs are found there
+        sys.path.insert(0, request.folder)  # functions that make inputs are imported from this folder
     keep = os.path.join(run_dir, MODEL_TENSORS_DIR)
     explain_to = partial(print, flush=True) if request.explain else None
     with Scratch() as own, ArtifactBuilder(ArtifactStore(request.store or own), request.limits) as builder:
@@ -68,7 +68,7 @@ def examine(request: ModelRequest, run_dir: str) -> ModelReport:
         slices = tuple(builder.slices)
     write_metrics(run_dir, report)
     write_trace(run_dir, slices)
-    write_report(run_dir, report)  # written last: it shows that all files are complete
+    write_report(run_dir, report)  # the report is written last: it shows that all files are complete
     return report
 
 
@@ -93,7 +93,7 @@ def build_points(report: ModelReport) -> Iterator[dict[str, float]]:
 
 
 def build_numbers(case: CaseReport) -> dict[str, float]:
-    """Return the errors and times of a case; times that come from the store are not results."""
+    """Return the errors and times of a case, without times that come from the store."""
     found = {
         "local_error": max((each.error for each in case.local), default=math.nan),
         "accumulated_error": max((each.error for each in case.accumulated), default=math.nan),

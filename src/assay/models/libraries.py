@@ -10,7 +10,7 @@ from assay.errors import MissingExtraError, MissingPackageError
 
 
 class Library:
-    """A library; `build_error` makes the error if it is not installed, which names the package to install."""
+    """A library; if it is not installed, `build_error` makes the error that names the package to install."""
 
     def __init__(self, name: str, build_error: Callable[[], MissingExtraError]) -> None:
         self._name, self._build_error = name, build_error

@@ -1,4 +1,4 @@
-"""The content of the pages of models: checks with their verdicts; one with its graph, its tensors and its history."""
+"""Builds the content of the pages of models: the list of checks, and a check with its graph, tensors and history."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _MOST_CHECKS = 400  # checks that are read for a list
 _MOST_BEFORE = 40  # checks in a history
 _MOST_NODES = 400  # nodes in the drawing of a graph
 _MOST_MODELS = 12  # models in a report, with their layers
-_MOST_BYTES = 128 << 20  # of a tensor that is compared on a page
+_MOST_BYTES = 128 << 20  # largest tensor that is compared on a page
 
 
 def is_model_study(location: StudyLocation) -> bool:
@@ -66,7 +66,7 @@ def is_model_study(location: StudyLocation) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class CheckSummary:
-    """A report, reduced for lists and histories. `kind` None: there is no report. `problem`: why it proves nothing."""
+    """A check, reduced for lists and histories. `kind` is None without a report; `problem`: why it proves nothing."""
 
     run: str
     at: float
@@ -79,7 +79,7 @@ class CheckSummary:
     compile_s: float | None = None
     run_s: float | None = None
     problem: str = ""
-    received: str = ""  # the sender, if it was uploaded
+    received: str = ""  # the sender of an uploaded check
 
     @property
     def subject(self) -> tuple[str, str]:
@@ -87,7 +87,7 @@ class CheckSummary:
 
 
 def list_checks(location: StudyLocation, rows: Sequence[RunRow]) -> list[CheckSummary]:
-    """List the checks, newest first; of very many only the newest, where uploads do not displace our own."""
+    """List checks, newest first: at most `_MOST_CHECKS` local ones, and as many uploaded ones."""
     sides = ([row for row in rows if row.is_foreign is is_foreign] for is_foreign in (False, True))
     newest = [row for side in sides for row in nlargest(_MOST_CHECKS, side, key=_find_time)]
     ordered = sorted(newest, key=_find_time, reverse=True)
@@ -156,8 +156,8 @@ class ModelPage:
 
     @property
     def parts(self) -> tuple[list[Block], list[Block], list[Block]]:
-        """The report in three parts: title, facts and answer; the blocks before the table of cases, which is replaced
-        by `layers`; and the rest."""
+        """The report in three parts: title, facts and answer; the blocks before the table of cases, which `layers`
+        replaces; the blocks after that table."""
         blocks = choose_blocks(self.blocks, "html")
         end = len(blocks)
         top = next((n for n, each in enumerate(blocks) if not isinstance(each, Heading | Text)), end)
@@ -166,7 +166,7 @@ class ModelPage:
 
 
 def build_model_page(location: StudyLocation, row: RunRow, checks: Sequence[CheckSummary]) -> ModelPage:
-    """Build the page of a check. `checks`: all of the study. A damaged report is a problem on the page."""
+    """Build the page of a check. `checks` are all checks of the study. A damaged report is the page's `problem`."""
     run = row.key.partition("/")[2]
     try:
         report = load_report(os.path.join(location.dir, run))
@@ -204,7 +204,7 @@ def list_diffs(report: ModelReport) -> tuple[DiffLink, ...]:
 
 
 def build_history(checks: Sequence[CheckSummary]) -> Iterator[Block]:
-    """Build the history, oldest first: the error of the full model, and its duration."""
+    """Build charts of the full model's error, run time and compile time over `checks`, which are oldest first."""
     if len(checks) < 2:
         return
     blocks = [*_build_error_chart(checks)]
@@ -265,7 +265,7 @@ LEVELS = (
 
 @dataclass(frozen=True, slots=True)
 class LayerRow:
-    """A case in the table; a layer is also a node of the graph. Levels are indices of LEVELS; None: not known."""
+    """A case in the table and, if it is a layer, in the graph. Levels are indices of LEVELS; None: unknown."""
 
     case: CaseReport
     label: str
@@ -342,7 +342,7 @@ class LayerGraph:
 
 
 def build_graph(report: ModelReport) -> LayerGraph | None:
-    """Build the graph of layers by distance from the inputs; of a large model those around the first wrong one."""
+    """Build the graph of layers by distance from the inputs; a large model's is cut around the first wrong layer."""
     every = [case for case in report.cases if case.layer is not None]
     if not every:
         return None
@@ -372,7 +372,7 @@ def build_graph(report: ModelReport) -> LayerGraph | None:
 
 
 def _draw_edge(start: tuple[float, float], end: tuple[float, float], *, is_next: bool) -> str:
-    """Draw a path to the next row, or between columns and rows to one further away, without crossing a name."""
+    """Draw an edge as an SVG path: a curve to the next row, or lines between columns and rows to a later row."""
     x, y, half = end[0] + _NODE_W / 2, end[1], _GAP_Y / 2
     if not is_next:
         lane = start[0] + _NODE_W
@@ -388,7 +388,7 @@ def build_tensor_blocks(
     location: StudyLocation, run: str, case_name: str, number: int
 ) -> tuple[Sequence[Block], tuple[DiffLink, ...]]:
     """Return the blocks of `assay model diff` for one output that differs, with the bounds of the check, and all pairs
-    that differ. Only the command names the files."""
+    that differ. The blocks do not contain the paths of the files."""
     run_dir = os.path.join(location.dir, run)
     report = load_report(run_dir)
     cases = {case.name: case for case in report.cases if case.diffs} if report else {}
@@ -406,7 +406,7 @@ def build_tensor_blocks(
     expected, actual = (load_side(path, None, None) for path in paths)
     known = {each.name: each.tolerance for each in (*case.accumulated, *case.local)}
     meant = _find_meant(case, number)
-    if len(expected) == len(actual) == 1:  # a file of one tensor does not contain its name
+    if len(expected) == len(actual) == 1:  # a file of one tensor does not contain the tensor's name
         name = meant or next(iter(expected))
         expected, actual = ({name: array} for side in (expected, actual) for array in side.values())
     op = case.layer.ops[0] if case.layer and len(case.layer.ops) == 1 else None
@@ -417,7 +417,7 @@ def build_tensor_blocks(
 
 
 def _find_meant(case: CaseReport, number: int) -> str:
-    """Return the tensor of a pair, from the wrong ones of the layer alone, else from those inside the model."""
+    """Return the name of a pair's tensor: pairs are in the order of the tensors that are wrong alone, else inside."""
     for found in (case.local, case.accumulated):
         wrong = [each.name for each in found if each.verdict.kind is not VerdictKind.PASS]
         if len(wrong) == len(case.diffs):
@@ -454,11 +454,11 @@ def build_times(location: StudyLocation, runs: Sequence[str]) -> Sequence[Block]
     return [Section([TableBlock(Table(columns, rows))], "Run time of each layer, ms")]
 
 
-# ---------------------------------------------------------------- `assay report`: the last check of each model, or one
+# ---------------------------------------------------------------- `assay report`: one check, or each model's last check
 
 
 def build_report(location: StudyLocation, wanted: str | None) -> Document | None:
-    """Build the report of `wanted`, a run, or of the last check of each model on each target; None if there is none."""
+    """Build the report of the run `wanted`, or of each model's last check on each target; None for unknown runs."""
     if not is_model_study(location):
         return None
     with open_index_of([location]) as index:

@@ -1,17 +1,17 @@
-"""Back ends' own profiles as slices of a trace.
+"""Reads the profiles that back ends write as slices of a trace.
 
 onnxruntime     JSON: an array of Chrome events, cut off where the process died
-operators       CSV of our OpenVINO and IREE back ends: name, op, kernel, start_us, duration_us
+operators       CSV of Assay's OpenVINO and IREE back ends: name, op, kernel, start_us, duration_us
 compile         CSV of an accelerator's compiler: ID, Start, End (cycles), Location, Op Type; IDs are DI#, DO# or S#
-runtime         CSV of its runtime: dispatch_name, invocation_id, action_id, timestamp_us, event
-annotated       the same, worked up, with semicolons: one line for each action, with its start and end
+runtime         CSV of an accelerator's runtime: dispatch_name, invocation_id, action_id, timestamp_us, event
+annotated       CSV of an accelerator's runtime with semicolons: one line for each action, with its start and end
 
-A file's beginning shows which one it is. What cannot be read is passed over: a profile that was cut off is still worth
-looking at.
+The beginning of a file shows its format. Lines that cannot be read are skipped: a profile that was cut off is still
+useful.
 
-A step's profile is also written to two files whose names do not depend on the tool: `<case>_compile.csv` and `.pb`,
-or `_runtime`. The CSV is the tool's own if it wrote one that can be read; the `.pb` opens in Perfetto. For a tool
-without a profile they hold the duration of the step.
+A step's profile is also written to two files whose names do not depend on the tool: `<case>_compile` or
+`<case>_runtime`, as .csv and .pb. The CSV is the tool's own if it wrote one that can be read; the `.pb` opens in
+Perfetto. For a tool without a profile, both files contain the duration of the step.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class _LineError(Exception):
 
 
 def load_profile(path: str) -> list[Slice]:
-    """Load the slices of a file; none if it cannot be opened, or its format is not known."""
+    """Load the slices of a file; none if it cannot be opened, or its format is unknown."""
     try:
         if os.path.getsize(path) > _LARGEST_BYTES:
             return []
@@ -80,7 +80,7 @@ def parse_ort_profile(text: str) -> list[Slice]:
     """Parse the slices of complete events; onnxruntime's fences around a kernel are empty and left out."""
     try:
         content = json.loads(text)
-    except (ValueError, RecursionError):  # cut off: its complete events, of which onnxruntime writes one in each line
+    except (ValueError, RecursionError):  # the file was cut off: onnxruntime writes one event in each line
         content = []
         for line in text.splitlines():
             with suppress(json.JSONDecodeError, RecursionError):
@@ -118,7 +118,7 @@ def _build_operator(track: str, row: Row) -> Iterator[Slice]:
 
 
 def _build_estimate(row: Row) -> Iterator[Slice]:
-    """Build the slice of a compiler's estimate in cycles, which count as nanoseconds. Each kind of unit has a track."""
+    """Build the slice of a compiler's estimate, on a track for the kind of unit; cycles count as nanoseconds."""
     kind = re.match(r"[A-Za-z]*", row["id"])
     unit = _UNITS.get(kind[0].upper(), kind[0]) if kind and kind[0] else "other"
     start, length = _number(row["start"]), _number(row["end"]) - _number(row["start"])
@@ -128,7 +128,7 @@ def _build_estimate(row: Row) -> Iterator[Slice]:
 
 
 def _build_actions(row: Row) -> Iterator[Slice]:
-    """Build the slices of a runtime's action: on the track of the operators, and on that of every unit that it used."""
+    """Build the slices of a runtime's action: one on the operators' track, and one on the track of each unit in use."""
     start = _number(row["timestamp_start"])
     length = _number(row["timestamp_end"]) - start
     args = {key: row[key] for key in ("action_id", "job_id", "invocation_names", "location") if row.get(key)}
@@ -164,13 +164,13 @@ def parse_runtime_csv(text: str) -> list[Slice]:
 def _parse_rows(text: str, build: Callable[[Row], Iterator[Slice]]) -> list[Slice]:
     slices: list[Slice] = []
     for row in _read_rows(text):
-        with suppress(_LineError, KeyError):  # a cell is missing
+        with suppress(_LineError, KeyError):  # a line with missing or invalid cells is skipped
             slices += list(build(row))
     return slices
 
 
 def _read_rows(text: str) -> Iterator[Row]:
-    """Read rows by the names of columns in lower case; cells that a cut line lacks are left out."""
+    """Read rows as cells by the column's name in lower case; cells that are missing in a cut line are left out."""
     delimiter = max(",;\t", key=first_line(text).count)
     reader = csv.reader(io.StringIO("\n".join(text.splitlines())), delimiter=delimiter)
     columns: list[str] = []
@@ -210,7 +210,7 @@ _KINDS = {Step.COMPILE: "compile", Step.RUN: "runtime"}
 
 
 def finish_profiles(job: Job, outcome: StepOutcome) -> StepOutcome:
-    """Write both files into the job's folder of profiles; add them to the profiles of the outcome."""
+    """Write `<case>_compile` or `<case>_runtime`, as .csv and .pb, to `profile_dir`; add both to the outcome."""
     if job.profile_dir is None or job.step not in _KINDS:
         return outcome
     base = os.path.join(job.profile_dir, f"{job.case}_{_KINDS[job.step]}")

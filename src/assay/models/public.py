@@ -1,4 +1,4 @@
-"""`assay.check_model`."""
+"""Implements `assay.check_model`."""
 
 from __future__ import annotations
 

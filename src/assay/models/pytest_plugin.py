@@ -1,7 +1,7 @@
 """pytest's entry point for models as tests.
 
-Options are added last, and only under names that no other plugin has; fixtures do nothing until a test asks for one;
-nothing is collected until a test file imports `assay.models`.
+Options are added last, and only under names that no other plugin has; fixtures do nothing until a test requests one;
+no test is collected until a test file imports `assay.models`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = [
 
 @pytest.hookimpl(wrapper=True)
 def pytest_load_initial_conftests(parser: pytest.Parser) -> Generator[None, Any, Any]:
-    """Register the options last: those of the same name in a conftest.py or another plugin take precedence."""
+    """Register the options last: options of the same name in a conftest.py or another plugin take precedence."""
     result = yield
     add_options(parser)
     return result

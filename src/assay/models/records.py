@@ -1,7 +1,7 @@
 """model.json: the result of a model check, with every case, step and number.
 
-The file is standard JSON: NaN and infinities, which JSON does not have, are strings. Paths into the run directory are
-stored relative to it, also those in command lines: it may be moved.
+The file is standard JSON: NaN and infinities, which JSON does not have, are strings. Paths into the run directory,
+also in command lines, are stored relative to that directory, which may be moved.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from assay.values.state import State
 from assay.values.verdict import Finding, Verdict, VerdictKind
 
 MODEL_FILE = "model.json"
-MODEL_REQUEST_PREFIX = "request-"  # in .assay of the study: a request that is too long for a command line
+MODEL_REQUEST_PREFIX = "request-"  # a file in .assay of the study: a request that is too long for a command line
 MODEL_TENSORS_DIR = "tensors"  # <case>/<output>/{expected,actual}: tensors that differ
 MODEL_ERROR_FILE = "error.json"  # why there is no report
 MODEL_TRACE_FILES = {"chrome": "trace.json", "perfetto": "trace.pb", "csv": "trace.csv"}
 
 KIND = "model"
 FORMATS = {KIND: Format(1, "delete the run's directory and repeat `assay model check`: the cache makes it quick")}
-_WITH_PATHS = {"path", "profiles", "command", "hint", "diffs"}  # fields that may lead into the run directory
+_WITH_PATHS = {"path", "profiles", "command", "hint", "diffs"}  # fields whose paths may be in the run directory
 
 
 def write_report(run_dir: str, report: ModelReport) -> None:
@@ -38,7 +38,7 @@ def write_report(run_dir: str, report: ModelReport) -> None:
 
 
 def load_report(run_dir: str) -> ModelReport | None:
-    """Load the report with the verdicts that its own numbers support. None if there is no such file."""
+    """Load the report with the verdicts that its own numbers support; None if the run has no report."""
     path = os.path.join(run_dir, MODEL_FILE)
     try:
         with open(path, "rb") as file:
@@ -55,7 +55,7 @@ def load_report(run_dir: str) -> ModelReport | None:
 
 
 def review(report: ModelReport) -> ModelReport:
-    """Check a report, whose file may have been changed: a case that passed has a result, and valid numbers."""
+    """Check a report, whose file may have been changed: a case that passed must have a result and valid numbers."""
     findings = report.findings
     if report.samples < 1:
         text = f"{report.samples} samples: nothing was computed"
@@ -78,7 +78,7 @@ def _review_case(case: CaseReport) -> CaseReport:
 
 
 def judge_run(report: ModelReport, state: State, reason: str = "") -> ModelReport:
-    """Return the report of a run; if the run is not done it is not a PASS: the report may be of an earlier attempt."""
+    """Return a run's report, which is not a PASS unless the run is done: the report may be of an earlier attempt."""
     if state is State.DONE or report.verdict.kind is not VerdictKind.PASS:
         return report
     text = f"the run is {state}{f': {reason}' if reason else ''}: its report is not a PASS"
@@ -86,8 +86,8 @@ def judge_run(report: ModelReport, state: State, reason: str = "") -> ModelRepor
 
 
 def _rebuild(content: Any, old: str, new: str, *, has_paths: bool = False) -> Any:
-    """Return the content with paths below `old` moved below `new`; `/runs/model/ab` is not below `/runs/model/a`. A
-    judge's numbers may be numpy's, which are registered as real numbers, and which JSON does not support."""
+    """Return the content with paths below `old` moved below `new`; `/runs/model/ab` is not below `/runs/model/a`.
+    Numbers of numpy's types, which JSON does not support, become Python's."""
     if isinstance(content, dict):
         return {name: _rebuild(each, old, new, has_paths=name in _WITH_PATHS) for name, each in content.items()}
     if isinstance(content, list):

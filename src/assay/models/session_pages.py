@@ -32,12 +32,12 @@ class TestedLine:
     test: str
     run: str
     outcome: str
-    before: str  # outcome in the baseline; "": the test was not there
+    before: str  # outcome in the baseline; "" if the baseline does not have the test
     issue: str = ""
 
     @property
     def change(self) -> str:
-        """The change of the outcome; empty without one, `other` if it is neither better nor worse."""
+        """The change of the outcome: empty if there is none, `other` if it is neither better nor worse."""
         if not self.before:
             return "new"
         if not self.outcome:
@@ -77,14 +77,14 @@ def is_session_study(rows: Sequence[RunRow]) -> bool:
 
 
 def _find_session(row: RunRow) -> str:
-    """Return the session of a test. The name of a run begins with it, which is used if run.json cannot be read."""
+    """Return the session of a test: the beginning of the run's name is used if run.json cannot be read."""
     if row.state is State.DAMAGED:
         return row.key.partition("/")[2].partition("-")[0]
     return str(row.params.get("session", ""))
 
 
 def _find_outcome(row: RunRow) -> str:
-    """Return the outcome of the test, if its run agrees: a run that is not done has not passed."""
+    """Return a test's outcome, or the state of its run if the two contradict: a run that is not done has not passed."""
     outcome = str(row.params.get("outcome") or "unknown")
     is_doubtful = row.state is State.DAMAGED or (outcome in _GOOD and row.state is not State.DONE)
     return str(row.state) if is_doubtful else outcome
@@ -145,7 +145,7 @@ def choose_tested(lines: Sequence[TestedLine], text: str = "", before: str = "",
 def build_measured_changes(
     rows: Sequence[RunRow], numbers: Mapping[str, Sequence[float]], session: str, baseline: str
 ) -> Sequence[Block]:
-    """Build the largest differences of measurements in both sessions. Each was measured once, so none is judged."""
+    """Build a table of the largest changes of measurements, without verdicts: a session measures a test only once."""
     now, then = (
         {_name_test(row): i for i, row in enumerate(rows) if _find_session(row) == name} for name in (session, baseline)
     )

@@ -9,8 +9,8 @@ The protobuf is written without a library. These fields of Perfetto's `trace.pro
     TrackEvent       4: debug_annotations*  9: type (1 begin, 2 end)  11: track_uuid  22: categories*  23: name
     DebugAnnotation  2: bool  4: int  5: double  6: string  10: name
 
-In both formats the slices of a track must be nested or apart. Where they overlap, the track gets lanes: as many tracks
-of its name as it takes.
+In both formats the slices of a track must be nested or apart. A track whose slices overlap is split into lanes:
+several tracks with its name.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Lane:
     _open: list[int] = field(default_factory=list)  # ends of the slices that contain the next one, the innermost last
 
     def take(self, piece: Slice) -> bool:
-        """Add a piece; return False if it would overlap. Pieces come in the order of `_sort_key`."""
+        """Add a slice unless it overlaps; return whether it was added. Slices must come in the order of `_sort_key`."""
         while self._open and self._open[-1] <= piece.start_ns:
             self._open.pop()
         if self._open and piece.end_ns > self._open[-1]:
@@ -76,7 +76,7 @@ class Lane:
 
 
 def build_lanes(slices: Sequence[Slice]) -> list[Lane]:
-    """Build the lanes of tracks in the order of their first slices; each track has as few as first fit gives."""
+    """Build the lanes of tracks in the order of their first slices; each track has as few lanes as first fit gives."""
     lanes: dict[tuple[str, ...], list[Lane]] = {}
     for piece in sorted(slices, key=_sort_key):
         found = lanes.setdefault(piece.track, [])
@@ -140,7 +140,7 @@ def _build_tracks(lanes: Sequence[Lane]) -> Iterator[bytes]:
 
 
 def _uuid(track: tuple[str, ...], lane: int) -> int:
-    """Return the number of a track: equal in every file, and never 0."""
+    """Return the id of a track, which is the same in every file and never 0."""
     text = json.dumps([*track, lane])
     return int.from_bytes(blake2b(text.encode(), digest_size=8).digest()) or 1
 

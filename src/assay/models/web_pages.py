@@ -1,4 +1,4 @@
-"""Models: checks with their verdicts; one with its layers, graph and tensors; sessions of tests next to a baseline."""
+"""The pages of models: all checks; a check with its layers, graph and tensors; a session of tests with its baseline."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ _MOST_COMPARED = 8
 
 
 def show_all(request: Request) -> Response:
-    """Checks of every root, and studies that hold sessions of tests."""
+    """Show the checks of every root, and the studies that contain sessions of tests."""
     snapshots, is_of_sessions = get_site(request).snapshots, find_function("sessions.is_study")
     checks, sessions = [], []
     for slug, (location, row) in snapshots.load_studies().items():
         if is_model_study(location):
             snapshot = snapshots.load(slug)
-            # not cached with the table: a report may be replaced in the same folder
+            # checks are not cached with the table: a report may be replaced in the same folder
             groups = group_checks(list_checks(snapshot.location, snapshot.table.rows))
             checks.append((snapshot, groups, len(snapshot.table.rows)))
         elif is_of_sessions is not None and is_of_sessions(row.name):
@@ -110,7 +110,7 @@ def show_tensors(request: Request) -> Response:
 
 
 def show_times(request: Request) -> Response:
-    """Layers of several checks side by side."""
+    """Show the run times of layers of several checks side by side."""
     snapshot, runs = _find(request), request.query_params.getlist("run")[:_MOST_COMPARED]
     for run in runs:
         snapshot.get_row(run)

@@ -1,9 +1,9 @@
 """`python -m assay child worker FD`: the process that runs a back end.
 
-Two processes. The outer one is the guard: it loads nothing, waits, and ends everything below it when the work is done,
-when its own parent has ended (stdin ends), or when the inner one dies. The inner one holds the back end and takes
-requests as JSON lines from stdin; its answers go to the descriptor FD. stdout and stderr belong to the tools and are
-never read as anything but text.
+A worker is two processes. The outer process is the guard: it loads nothing, waits, and ends all its descendants when
+the work is done, when its own parent has ended (stdin ends), or when the inner process dies. The inner process has the
+back end, reads requests as JSON lines from stdin, and writes answers to the descriptor FD. stdout and stderr belong to
+the tools and are never read as anything but text.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ def main() -> None:
 
 
 def _keep_descriptor(word: str) -> int:
-    os.write(int(word), b"")  # raises OSError if it cannot be written to
+    os.write(int(word), b"")  # raises OSError if the descriptor cannot be written to
     os.set_inheritable(int(word), False)
     return int(word)
 
 
 def watch(worker: int, reply: int) -> None:
-    """Wait until the worker or our own parent ends; then end all its descendants."""
+    """Wait until the worker or the guard's own parent ends; then end all descendants of the guard."""
     status = _wait(worker)
     end_descendants(os.getpid())
     if status is not None:
@@ -63,7 +63,7 @@ def watch(worker: int, reply: int) -> None:
 def _wait(worker: int) -> int | None:
     """Reap all processes that end; return the worker's status, or None if the other end of stdin is closed."""
     poller = select.poll()
-    poller.register(0, 0)  # without events: only its end counts, the lines are the worker's
+    poller.register(0, 0)  # no events of stdin but its end: the worker reads the lines
     poller.register(os.pidfd_open(worker), select.POLLIN)
     while True:
         ready = {fd for fd, _ in poller.poll(_REAP_MS)}
@@ -80,7 +80,7 @@ def _wait(worker: int) -> int | None:
 class Worker:
     def __init__(self, reply: int) -> None:
         self._reply = reply
-        self._backend: Backend | AssayError = AssayError("no target was named")  # or the error of building it
+        self._backend: Backend | AssayError = AssayError("no target was named")  # or the error that building it raised
         self._code: OwnCode | None = None
 
     def serve(self) -> None:
@@ -88,7 +88,7 @@ class Worker:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         requests = os.fdopen(os.dup(0), "rb")
         quiet = os.open(os.devnull, os.O_RDONLY)
-        os.dup2(quiet, 0)  # a tool that reads stdin gets nothing, and none of our lines
+        os.dup2(quiet, 0)  # a tool that reads stdin gets nothing, and none of the requests
         for line in requests:
             request = json.loads(line)
             if "close" in request:
@@ -102,16 +102,16 @@ class Worker:
             return self._begin(parse_plain(Target, request["target"]))
         if "identity" in request:
             return self._identify(request["identity"])
-        self._send({"begun": True})  # an error from here on is one of the job
+        self._send({"begun": True})  # from here on, an error belongs to the job
         job = parse_plain(Job, request["job"])
         limit_memory(request.get("memory_bytes"))
         return {"outcome": build_plain(self._work(job))}
 
     def _begin(self, target: Target) -> dict[str, Any]:
-        """Build the back end; its error is reported when it is required, as an answer, not as a crash."""
+        """Build the back end; an error is kept, and is the answer to each request that needs the back end."""
         try:
             if target.backend not in BACKENDS:
-                self._code = OwnCode(locate(target)[0])  # before it is loaded: an edit in between gives another key
+                self._code = OwnCode(locate(target)[0])  # before the code is loaded: a later edit gives another key
             backend = build_backend(target)
             backend.announce = lambda command: self._send({"command": command})
             backend.warm_up()
@@ -201,7 +201,7 @@ def describe(error: BaseException) -> str:
 
 
 def limit_memory(limit_bytes: int | None) -> None:
-    """Limit memory, in addition to the parent's check, for processes that grow faster than it reads. Private writable
+    """Limit memory, in addition to the parent's check, for processes that grow too fast for it. Private writable
     memory counts (RLIMIT_DATA), not address space: compilers and runtimes reserve hundreds of gigabytes that they never
     touch."""
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)

@@ -44,7 +44,7 @@ class _DeathError(Exception):
 
 
 class WorkerProcess:
-    """A worker process for one target, which is replaced after its death. It is not safe for several threads."""
+    """A worker process for one target, which is replaced after its death; not safe for use by several threads."""
 
     def __init__(
         self, target: Target, *, folder: str, live: bool = False, env: Mapping[str, str] | None = None
@@ -68,7 +68,7 @@ class WorkerProcess:
         self.close()
 
     def identity(self, step: Step | None = None) -> Mapping[str, str]:
-        """Return tools and versions, of all steps or of one, requested once; for a step before each job, if the tools
+        """Return the tools and versions of all steps or of one step. Answers are cached, except for a step whose tools
         may be edited during the run. Raises the back end's error."""
         if step not in self._identity or (step is not None and self._may_change):
             try:
@@ -77,7 +77,7 @@ class WorkerProcess:
                 self._drop()
                 lines = load_excerpt(os.path.join(self._folder, "stderr")).strip().splitlines()
                 fatal = next((n for n, line in enumerate(lines) if line.startswith("Fatal Python error")), None)
-                # for a crash the innermost frame comes first
+                # faulthandler prints the innermost frame of a crash first
                 text = "\n".join(lines[-5:] if fatal is None else lines[fatal : fatal + 5]) or None
                 raise InfrastructureError(
                     f"the target {self.target.name!r} cannot be queried: {death.message}", text
@@ -100,7 +100,7 @@ class WorkerProcess:
             elapsed_s = time.perf_counter() - start
             outcome = StepOutcome(job.step, death.ending, death.message, elapsed_s=elapsed_s)
             command = self._process.command if self._process is not None else ""
-            self._drop()  # before its output is read: it may write faster
+            self._drop()  # killed before its output is read: a worker may write faster than this process reads
         return self._complete(outcome, held, command)
 
     def close(self) -> None:
@@ -119,11 +119,11 @@ class WorkerProcess:
             except _DeathError as death:
                 if is_last or process.has_begun or "job" not in request or death.ending is not StepEnding.CRASH:
                     raise
-                self._drop()  # it died of something else before it read the job: another worker executes the job
+                self._drop()  # the worker died before it read the job: another worker executes the job
         raise AssertionError("unreachable")
 
     def _start(self) -> _Process:
-        """Return a worker that has loaded its libraries, so that a step's time is the step's own."""
+        """Return a worker that has loaded its libraries, so that the time of a step does not include loading."""
         if self._process is None or not self._process.is_alive():
             self._drop()
             self._process = _Process(self._folder, self._env, live=self._live)
@@ -136,12 +136,12 @@ class WorkerProcess:
             self._process.kill()
             self._process = None
         if self.target.backend not in BACKENDS:
-            # the next worker loads the user's own code again: it may have been edited, with what steps depend on
+            # the next worker loads the user's own code again, which may have been edited: drop the identities of steps
             self._identity = {step: found for step, found in self._identity.items() if step is None}
 
     def _complete(self, outcome: StepOutcome, limits: StepLimits, command: str) -> StepOutcome:
         """Add the output of the job to the outcome, and the command that was announced last, if the back end could not
-        report its own. A program that gets no more memory dies or reports that; neither is the model's fault."""
+        report its own. If a limited program reports or dies of a failed allocation, the step ended with MEMORY."""
         changes: dict[str, Any] = {}
         for name, brought in (("stdout", outcome.stdout), ("stderr", outcome.stderr)):
             output = load_excerpt(os.path.join(self._folder, name))
@@ -156,7 +156,7 @@ class WorkerProcess:
 
 
 def parse_error(content: Mapping[str, Any]) -> AssayError:
-    """Return the error as the worker raised it; its constructor would build the message again."""
+    """Return the worker's error without calling the constructor, which would build the message again."""
     kind: type[AssayError] = getattr(errors, content["kind"], AssayError)
     error = kind.__new__(kind)
     vars(error).update(content["facts"])
@@ -191,7 +191,7 @@ class _Process:
             )
 
     def is_alive(self) -> bool:
-        """Return whether the worker accepts another job: one that died between jobs is replaced without a message."""
+        """Return whether the worker accepts another job: a worker that died between jobs is replaced silently."""
         self._read(0.0)
         return self._process.poll() is None and b'"died"' not in self._buffer
 
@@ -215,7 +215,7 @@ class _Process:
                         raise _DeathError(StepEnding.CRASH, describe_end(answer["died"]))
                     self.has_begun |= "begun" in answer
                     self.command = answer.get("command", self.command)
-                    if "begun" not in answer and "command" not in answer:  # the others only report progress
+                    if "begun" not in answer and "command" not in answer:  # other answers only report progress
                         return answer
                 left_s = _POLL_S if deadline is None else min(_POLL_S, deadline - time.monotonic())
                 self._read(max(0.0, left_s))
@@ -226,7 +226,7 @@ class _Process:
             self._echo()
 
     def _take_lines(self) -> Iterator[dict[str, Any]]:
-        """Yield the complete lines of a worker; a part that it left when it died is ignored."""
+        """Yield the worker's complete lines, parsed as JSON; a line that was cut off by its death is ignored."""
         while b"\n" in self._buffer:
             line, self._buffer = self._buffer.split(b"\n", 1)
             with contextlib.suppress(ValueError):
@@ -261,7 +261,7 @@ class _Process:
     def _echo(self) -> None:
         for name, tail in self._tails.items() if self._live else ():
             while chunk := tail.read():
-                stream = getattr(sys, name)  # read each time: pytest replaces it between tests
+                stream = getattr(sys, name)  # looked up each time: pytest replaces the stream between tests
                 stream.write(chunk.decode("utf-8", "replace"))
                 stream.flush()
 
@@ -273,7 +273,7 @@ class _Process:
         self.kill()
 
     def kill(self) -> None:
-        """Kill the worker: the guard ends all its descendants once stdin is closed; if the guard hangs, do it here."""
+        """Kill the worker: the guard ends all descendants once stdin is closed; if the guard hangs, end them here."""
         with contextlib.suppress(BrokenPipeError):
             if self._process.stdin is not None:
                 self._process.stdin.close()

@@ -152,7 +152,7 @@ def _following(request: ModelRunRequest, console: Console) -> Iterator[RunHooks]
 
 
 def _split_lines(show: Callable[[list[bytes]], None]) -> Callable[[bytes], None]:
-    """Return a function that takes pieces of an output, and shows the complete lines."""
+    """Return a function that collects pieces of an output and shows the complete lines."""
     rest = b""
 
     def take(content: bytes) -> None:

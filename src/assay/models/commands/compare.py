@@ -1,4 +1,4 @@
-"""`assay model compare`: two models; `assay model judge`: outputs that were stored."""
+"""`assay model compare`, which compares two models, and `assay model judge`, which judges stored outputs."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def _judge_tensors(expected: Outputs, actual: Outputs, tolerances: Tolerances) -
     from assay.values.verdict import Verdict
 
     pairs = list(zip(expected.samples, actual.samples, strict=False))
-    if all(len(mine) == len(theirs) == 1 for mine, theirs in pairs):  # two single tensors form a pair
+    if all(len(mine) == len(theirs) == 1 for mine, theirs in pairs):  # single tensors form a pair under any names
         pairs = [(mine, dict(zip(mine, theirs.values(), strict=True))) for mine, theirs in pairs]
     for name in dict.fromkeys(name for pair in pairs for side in pair for name in side):
         found, compared = list[Verdict](), list[TensorComparison]()

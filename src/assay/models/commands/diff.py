@@ -1,4 +1,4 @@
-"""`assay model diff`: two tensors, or two sets of them, from files that a check or another tool has written."""
+"""`assay model diff`: compares two tensors, or two sets of tensors, in files that a check or another tool wrote."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from assay.system.fast_dataclasses import replace
 from assay.values.options import Request, argument, json_option, option
 from assay.values.verdict import Verdict
 
-_HEAT_ROWS, _HEAT_COLUMNS = 48, 160  # a terminal reduces it, a page does not
+_HEAT_ROWS, _HEAT_COLUMNS = 48, 160  # size of a heat map: a terminal reduces it, a page does not
 Array = Any
 Index = tuple[Any, ...]  # integers, slices and an ellipsis
 
@@ -98,7 +98,7 @@ def diff(request: TensorsRequest, console: Console) -> int:
 
 
 def diff_tensors(request: TensorsRequest) -> tuple[Verdict, tuple[TensorDiff, ...]]:
-    """Compare the tensors of both sides. Raises UsageError for unreadable ones; every other problem is a finding."""
+    """Compare the tensors of both sides. Raises UsageError for unreadable files; every other problem is a finding."""
     expected, actual = load_sides(request)
     verdict, comparisons = judge_outputs(
         expected, actual, Tolerances(build_tolerance(request)), op=request.op, worst=request.worst
@@ -106,7 +106,7 @@ def diff_tensors(request: TensorsRequest) -> tuple[Verdict, tuple[TensorDiff, ..
     parts = [f"slice {request.part}"] if request.part else []
     parts += [f"channel {request.channel}"] if request.channel is not None else []
     parts += [f"actual transposed by {request.transpose}"] if request.transpose else []
-    has_names = len(expected) > 1 or len(actual) > 1  # two single tensors may have different ones
+    has_names = len(expected) > 1 or len(actual) > 1  # two single tensors may have different names
     diffs = []
     for found in comparisons:
         paths = [
@@ -119,7 +119,7 @@ def diff_tensors(request: TensorsRequest) -> tuple[Verdict, tuple[TensorDiff, ..
 
 
 def build_tolerance(request: TensorsRequest) -> Tolerance:
-    """Build the tolerance. An absolute bound is for integers as well. Two all-zero tensors are not a fault."""
+    """Build the tolerance: an absolute bound applies to integers as well, and two all-zero tensors are not a fault."""
     bound = request.abs_bound
     return Tolerance(
         abs=bound,
@@ -144,7 +144,7 @@ def draw_diff(plain: TensorDiff, expected: Array, actual: Array) -> TensorDiff:
 
 
 def load_sides(request: TensorsRequest) -> tuple[dict[str, Array], dict[str, Array]]:
-    """Load the tensors of both sides by name; two single ones are compared whatever the names of their files are."""
+    """Load the tensors of both sides by name; two single tensors are compared whatever the names of their files are."""
     expected = load_side(request.expected, request.dtype, request.shape)
     actual = load_side(request.actual, request.dtype, request.shape)
     order = parse_axes(request.transpose)
@@ -217,7 +217,7 @@ def transpose_axes(array: Array, order: tuple[int, ...] | None, name: str) -> Ar
 
 
 def choose_part(array: Array, index: Index | None, channel: int | None, name: str) -> Array:
-    """Choose a part. A channel is one of axis 1, as in NCHW and in rows of features; of axis 0 if there is no other."""
+    """Choose a part by index, or by channel: an index of axis 1, as in NCHW and rows of features, or the only axis."""
     if channel is not None:
         axis = min(1, array.ndim - 1)
         index = (*(slice(None),) * axis, channel)

@@ -1,4 +1,4 @@
-"""`assay model split`, `layers` and `convert`: write models as files, to look at or to use elsewhere."""
+"""`assay model split`, `layers` and `convert`: write layers as models, list the cases, and change the opset."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class SplitRequest(InputFlags):
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """One layer in files: its model, its inputs inside the whole model, and the reference's outputs for them. The names
-    of further samples end in `_2`, `_3`, …; there is a further model only if it depends on the values of a sample."""
+    """One layer in files: its model, its inputs inside the whole model, and the reference's outputs for these inputs.
+    File names of further samples end in `_2`, `_3`, …; only models that depend on a sample's values are repeated."""
 
     case: str
     path: str = ""
@@ -105,7 +105,7 @@ def layers(request: LayersRequest, console: Console) -> int:
 
 
 def render_outline(outline: Outline) -> str:
-    """Render columns without empty ones: the case, its operators, the nodes' own names, its inputs and outputs."""
+    """Render a line for each layer, without empty columns: its name, operators, names of nodes, inputs and outputs."""
     rows = []
     for layer in outline.layers:
         flow = f"{', '.join(layer.inputs)} → {', '.join(layer.outputs)}"

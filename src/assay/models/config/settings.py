@@ -49,7 +49,7 @@ class ModelTable:
 
 @dataclass(frozen=True, slots=True)
 class ModelSettings:
-    """The settings that hold unless a flag is given."""
+    """The settings that apply unless a flag overrides them."""
 
     folders: tuple[str, ...] = (DEFAULT_FOLDER,)
     reference: str | None = None  # None: onnxruntime, or IREE through the Torq spellings
@@ -69,13 +69,13 @@ class ModelSettings:
 
 
 def read_model_settings(settings: Settings) -> ModelSettings:
-    """Read the table; a project's table replaces the user's. Raises ConfigError with every problem of the table."""
+    """Read `[tool.assay.models]`; a project's table replaces the user's. Raises ConfigError with every problem."""
     tables = settings.tables.get("models")
     return parse_model_settings(tables[-1]) if tables else ModelSettings()
 
 
 def parse_model_settings(node: Node) -> ModelSettings:
-    """Parse the table. Raises ConfigError with every problem of the table."""
+    """Parse `[tool.assay.models]`. Raises ConfigError with every problem of the table."""
     problems = Problems()
     found = _Reader(problems).read(node)
     problems.raise_if_any()
@@ -83,7 +83,7 @@ def parse_model_settings(node: Node) -> ModelSettings:
 
 
 class _Reader(Fields):
-    """Each method reads one value, or records its problem and returns the default."""
+    """Reads `[tool.assay.models]`: each method reads one value, or records a problem and returns the default."""
 
     def read(self, node: Node) -> ModelSettings:
         table = self.mapping(node, "models", _KEYS)

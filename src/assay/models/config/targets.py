@@ -1,11 +1,11 @@
 """Targets: parses the value of `--target`, or `[tool.assay.targets.NAME]` in a settings file.
 
-A text is a name, perhaps with a variant: `ort`, `ort:unoptimized`, `iree:vmvx`. Names of settings files come first; a
-table with a built-in name starts from that target and changes the given keys. `like` does the same under a new name.
+A target is given by its name, perhaps with a variant: `ort`, `ort:unoptimized`, `iree:vmvx`. Tables of settings files
+take precedence. A table with a built-in name, or with `like`, starts from that target and changes the given keys.
 
-Chips that a model is compiled for are files, `tests/testdata/chips/<name>.json`: a table with `target`, the name that
-the compiler knows, and perhaps `compile_flags` and `run_flags`. If `target` is `custom`, the other values describe the
-hardware, and are joined to one text in the order of `_CUSTOM`. `<name>.group` lists chips, one per line;
+A chip that a model is compiled for is a file, `tests/testdata/chips/<name>.json`: a table with `target`, the name that
+the compiler knows, and perhaps `compile_flags` and `run_flags`. If `target` is `custom`, the table's other values
+describe the hardware, and are joined to one string in the order of `_CUSTOM`. `<name>.group` lists chips, one per line;
 `default.group`, if it exists, is used if no chip is requested.
 """
 
@@ -68,7 +68,7 @@ _WORDS: dict[type, str] = {str: "a string", int: "a whole number", float: "a num
 
 
 def read_target_tables(settings: Settings) -> dict[str, Node]:
-    """Return the tables `[tool.assay.targets.NAME]` by name: a project adds to the user's. Raises ConfigError for a
+    """Return the tables `[tool.assay.targets.NAME]` by name, a project's and the user's. Raises ConfigError for a
     value that is not a table."""
     problems = Problems()
     found = {}
@@ -114,7 +114,7 @@ def build_board_target(target: Target, address: str, *, port: int | None = None,
 
 
 def _read(name: str, tables: Mapping[str, Node], seen: tuple[str, ...]) -> Target:
-    """Read the target of a table; `seen` are the targets that are like it. Raises ConfigError with every problem."""
+    """Read the target of a table; `seen`: targets whose `like` led to it. Raises ConfigError with every problem."""
     table = tables[name]
     content: Mapping[str, Any] = table.value
     problems = Problems()
@@ -138,7 +138,7 @@ def _read(name: str, tables: Mapping[str, Node], seen: tuple[str, ...]) -> Targe
     if backend in ("command", "ssh") or ":" in backend or "rewrite" in options:
         options["folder"] = os.path.dirname(table.position.file)
     if backend in OPTIONS:  # users' back ends report unknown options themselves
-        known = OPTIONS["ssh" if backend == "command" else backend]  # its address may come from the command line
+        known = OPTIONS["ssh" if backend == "command" else backend]  # the address of a command may come from a flag
         hint = f"it knows {', '.join(known)}" if known else "it has no options"
         for entry in (each for each in table.items() if each.key in _KINDS and each.key not in known):
             message = f"the {backend} back end has no such option"
@@ -169,7 +169,7 @@ def _find_base(name: str, tables: Mapping[str, Node], seen: tuple[str, ...]) -> 
 
 
 def _find_wanted(key: str, value: Any) -> str:
-    """Describe the required value if it is something else; empty if it is valid."""
+    """Describe the values that a key accepts; empty if the given value is valid."""
     if key in FLAGS:
         fits = isinstance(value, str) or (isinstance(value, list) and all(isinstance(word, str) for word in value))
         return "" if fits else "a string or a list of strings"
@@ -197,8 +197,8 @@ _CUSTOM = ("hw_id", "lram", "slice", "css", "nss", "dma_t", "dma_f", "triple", "
 
 
 def choose_chips(text: str | None, folder: str) -> tuple[str, ...]:
-    """Return the names of the chips: `a,b`, `all` (every newest one), a group; None: the default. Raises UsageError.
-    `default` is a name that needs no file: the compiler gets no flag for the chip."""
+    """Return the chips of a text: `a,b`, `all` (the newest of each kind) or a group; None means `default`, a name that
+    needs no file: the compiler gets no flag for the chip. Raises UsageError."""
     chips, groups = (_list_stems(folder, suffix) for suffix in (".json", _GROUP))
     if text is None:
         text = DEFAULT_CHIP

@@ -1,4 +1,4 @@
-"""Builds artifacts: each step of a back end runs in a worker of its own, and only if the store lacks the result.
+"""Builds artifacts: steps run in a worker process for each target, and only if the store lacks their result.
 
 A step's key is everything that its result depends on: the input bytes, the tools and their versions, the flags. A
 changed model, tool or flag changes the key, so an outdated result is never served. Failures are never stored.
@@ -54,12 +54,12 @@ class Product:
 
 @dataclass(frozen=True, slots=True)
 class Dumps:
-    """Folders for files that tools write next to their result; each has one sub-folder per case (`dump_folders`)."""
+    """Folders for files that tools write next to their result; each has one sub-folder per case (`DumpFolders`)."""
 
     ir_dir: str | None = None
     compile_profile_dir: str | None = None
     run_profile_dir: str | None = None
-    name: str | None = None  # the sub-folder's, if several chips are tested and the case's name is not unique
+    name: str | None = None  # name of the sub-folder, if several chips are tested and the case's name is not unique
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class Work:
 
 
 class Scratch(tempfile.TemporaryDirectory[str]):
-    """A temporary folder with a file that is locked while its process lives. Those of killed processes are removed."""
+    """A temporary folder with a file that is locked while its process lives; those of killed processes are removed."""
 
     _PREFIX = "assay-model-"
 
@@ -97,7 +97,7 @@ class Scratch(tempfile.TemporaryDirectory[str]):
                     os.close(abandoned)
         super().__init__(prefix=self._PREFIX, ignore_cleanup_errors=True)
         self._lock: int | None = None
-        with suppress(OSError):  # a file system without locks: nothing is removed there
+        with suppress(OSError):  # on a file system without locks, nothing is removed
             while self._lock is None:
                 os.makedirs(self.name, 0o700, exist_ok=True)  # another process may just have removed it as abandoned
                 self._lock = try_lock_file(os.path.join(self.name, LOCK_FILE))
@@ -111,8 +111,8 @@ class Scratch(tempfile.TemporaryDirectory[str]):
 
 @dataclass(slots=True)
 class ArtifactBuilder:
-    """Each process has one. `explain_to` gets the reason of each hit and miss; `live` shows the tools' output; inputs
-    of failed steps are kept in `failure_dir`; `slices` are the executed steps with their times."""
+    """Builds a process's artifacts. `explain_to` gets the reason of each hit or miss; `live` shows tools' output;
+    inputs of failed steps are kept in `failure_dir`; `slices` are the executed steps with their times."""
 
     store: ArtifactStore
     limits: StepLimits = field(default_factory=StepLimits)
@@ -122,8 +122,8 @@ class ArtifactBuilder:
     dumps: Dumps = field(default_factory=Dumps)  # dumps of the tested target; the reference has none
     failure_dir: str = ""
     slices: list[Slice] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)  # about inputs of back ends, and dumps
-    _ir_limits: dict[str, int] = field(default_factory=dict)  # by target: the newest version that it accepts
+    notes: list[str] = field(default_factory=list)  # notes about inputs of back ends, and about dumps
+    _ir_limits: dict[str, int] = field(default_factory=dict)  # target → the newest IR version that it accepts
     _held: list[list[StoredArtifact]] = field(default_factory=lambda: [[]])
     _workers: dict[str, WorkerProcess] = field(default_factory=dict)
     _tools: dict[str, Future[Mapping[str, str]]] = field(default_factory=dict)
@@ -140,7 +140,7 @@ class ArtifactBuilder:
 
     def close(self) -> None:
         wait(self._tools.values())
-        list(self._starting.map(WorkerProcess.close, self._workers.values()))  # in parallel, since each takes a while
+        list(self._starting.map(WorkerProcess.close, self._workers.values()))  # in parallel: closing takes a while
         self._workers.clear()
         self._starting.shutdown()  # at the end: a worker dies with the thread that started it
         self.store.close()
@@ -149,7 +149,7 @@ class ArtifactBuilder:
             self._scratch = None
 
     def forget(self, target: Target) -> None:
-        """End the worker of a target: another target needs the memory."""
+        """End the worker of a target, which frees its memory for other targets."""
         worker = self._workers.pop(_name_target(target), None)
         if worker is not None:
             worker.close()
@@ -191,7 +191,7 @@ class ArtifactBuilder:
         return self.changing(_held=self._held[:1])
 
     def forgetting(self) -> AbstractContextManager[None]:
-        """Keep no files of steps that fail in this block: they are only trials."""
+        """Keep no files of steps that fail in this block, in which failures are expected."""
         return self.changing(failure_dir="")
 
     def begin_again(self) -> None:
@@ -199,7 +199,7 @@ class ArtifactBuilder:
         self._since = time.time()
 
     def begin(self, *targets: Target) -> None:
-        """Start the workers of targets in parallel: loading a compiler takes a while, in which other work is done."""
+        """Start the workers of targets in the background: loading a compiler takes a while."""
         for target in targets:
             name = _name_target(target)
             if name not in self._tools:
@@ -231,7 +231,7 @@ class ArtifactBuilder:
         return made if lowered is model else self._prepare(target, lowered, case)
 
     def _lower(self, target: Target, model: Product) -> Product:
-        """Return the model with the newest IR version that the target supports, if the model needs no newer one."""
+        """Return the model with the newest IR version that the target supports, if the model needs no newer version."""
         most = self._ir_limits.get(_name_target(target))
         if most is None:
             return model
@@ -293,7 +293,7 @@ class ArtifactBuilder:
             "options": build_plain(target.options),
             "tools": dict(self._find_worker(target).identity(job.step)),
             **parts,
-        }  # only the tools of this step: a board that is off must not fail the compilation
+        }  # `tools` are only those of this step: a board that is off must not fail the compilation
         key = build_key(whole)
         again = any(getattr(job, name) is not None for name in _UNREPEATABLE)
         if self.explain_to is not None:
@@ -310,9 +310,9 @@ class ArtifactBuilder:
 
         since = self._since if self.recompute else None
         artifact, made = self.store.make(key, whole, build, recompute=again, made_since=since)
-        is_old = not made and since is None  # results made since then, such as the reference's, count as measured now
+        is_old = not made and since is None  # results made since `since`, such as the reference's, count as new
         found = None if artifact is None else _build_outcome(artifact, cached=is_old)
-        if artifact is not None and found is None:  # written by another version of Assay: treated as damaged
+        if artifact is not None and found is None:  # written by another version of Assay: treat as damaged
             artifact.close()
             artifact, made = self.store.make(key, whole, build, recompute=True)
             found = None if artifact is None else _build_outcome(artifact, cached=False)
@@ -344,7 +344,7 @@ class ArtifactBuilder:
                 self._note(f"--debug-ir: {target.name} wrote no intermediate representation{why}")
             self._folders.note(job.ir_dir)
         end_ns = time.time_ns()
-        begun_ns = end_ns - max(0, round(outcome.elapsed_s * 1e9))  # starting a worker is not part of a step
+        begun_ns = end_ns - max(0, round(outcome.elapsed_s * 1e9))  # the start of a worker does not count
         facts = {"ending": str(outcome.ending), "times_s": list(outcome.times_s)}
         self.slices.append(Slice((target.name, str(job.step)), job.case, begun_ns, end_ns, facts))
         return outcome

@@ -1,4 +1,4 @@
-"""`assay model bisect`: the first layer that a target gets wrong, for as little work as it takes.
+"""`assay model bisect`: finds the first layer that a target gets wrong, with few computations.
 
 One compilation of the model with every intermediate tensor as an output shows where the numbers begin to differ; that
 layer is then confirmed alone. If the target cannot compile or run the model, or if the additional outputs hide the
@@ -42,9 +42,9 @@ from assay.models.values.tensors import TensorComparison
 from assay.system.fast_dataclasses import dataclass, field
 from assay.values.verdict import Finding, VerdictKind
 
-_FEWEST_TOGETHER = 4  # layers: fewer are compiled faster one by one
+_FEWEST_TOGETHER = 4  # fewer layers are compiled faster one by one
 _MOST_TOGETHER = 128
-_MOST_BYTES = 256 * 1024 * 1024  # of weights and inputs in one model
+_MOST_BYTES = 256 * 1024 * 1024  # most bytes of weights and inputs in one model
 
 
 @dataclass(slots=True)
@@ -91,7 +91,7 @@ def bisect_model(
 
 
 def find_wrong(search: LayerSearch) -> None:
-    """Search with the cheapest view first; if it shows nothing, with the next one."""
+    """Search inside the model first; if the target fails there, or for a torch module, search in other ways."""
     accumulated, failed = search.examination.accumulate()
     if search.examination.request.is_torch:
         _find_wrong_call(search, accumulated)
@@ -125,7 +125,7 @@ def _find_wrong_layer(search: LayerSearch, accumulated: Mapping[str, TensorCompa
 
 
 def _find_wrong_call(search: LayerSearch, accumulated: Mapping[str, TensorComparison]) -> None:
-    """Examine each call of a torch module alone until one is wrong; comparing a call with its peers needs them all."""
+    """Examine each call of a torch module alone until one is wrong, then compare the calls with their peers."""
     if accumulated:
         _try_suspects(search, accumulated)
         if search.first is not None:
@@ -145,23 +145,23 @@ def _find_wrong_call(search: LayerSearch, accumulated: Mapping[str, TensorCompar
 
 
 def _is_open_only(search: LayerSearch, full: CaseReport) -> bool:
-    """Whether the file fails but the model with closed dimensions passes: then no layer can be blamed."""
+    """Return whether open dimensions decide whether the model fails, in which case no layer can be blamed."""
     note = search.examination.describe_closed(full)
     search.notes += [note] if note else []
     return bool(note)
 
 
 def _try_suspects(search: LayerSearch, accumulated: Mapping[str, TensorComparison]) -> Localisation:
-    """Examine layers in whose outputs an error seems to begin, one after another, each with the reference's inputs. If
-    a layer is correct alone, it has only amplified an error of its inputs; if the references disagree as much, it is
-    not to blame: in both cases the search continues after it. `search.first` is None if no layer is left to blame."""
+    """Examine layers in whose outputs an error seems to begin, one after another, each with the reference's inputs. A
+    layer that is correct alone has only amplified an error of its inputs, and a layer on which the references disagree
+    as much is not to blame: the search continues after both. `search.first` is None if no layer is to blame."""
     local, excused = dict[str, TensorComparison](), set[str]()
     while True:
         found = localise(search.cases.outline.layers, accumulated, local, excused)
         suspect = found.first
         if suspect is None:
             return found
-        if suspect.name in search.reports:  # right in isolation, and wrong inside with the same inputs
+        if suspect.name in search.reports:  # the layer is correct in isolation, and wrong inside with the same inputs
             _blame_inside(search, suspect, accumulated)
             return found
         report = search.examine_layer(suspect, accumulated)
@@ -184,9 +184,9 @@ def _blame_inside(search: LayerSearch, suspect: Layer, accumulated: Mapping[str,
 
 
 def _try_alone(search: LayerSearch, layers: Sequence[Layer], accumulated: Mapping[str, TensorComparison]) -> bool:
-    """Find the first layer that is wrong in isolation, among those whose outputs differ at all or were not seen: errors
-    that are passed on can be larger than the wrong layer's own. Layers that are correct in a model of several, each
-    with the reference's inputs, are not computed alone. Return whether one was found."""
+    """Find the first layer that is wrong in isolation among layers whose outputs differ at all or were not compared,
+    and return whether there is one: amplified errors can be larger than the wrong layer's own error. Layers that are
+    correct in a model of several layers, each with the reference's inputs, are not computed alone."""
     seen = {layer.name: select(layer, accumulated) for layer in layers}
     left = [
         layer
@@ -208,9 +208,9 @@ def _try_alone(search: LayerSearch, layers: Sequence[Layer], accumulated: Mappin
 
 
 def _find_correct(search: LayerSearch, layers: Sequence[Layer]) -> set[str]:
-    """Return layers that are correct in a model of many independent layers side by side: one compilation for all. A
-    group that the target cannot compute as a whole is divided; layers that are wrong, or cannot be grouped, are left
-    out."""
+    """Return layers that are correct in a model of many independent layers, which is compiled only once. A group of
+    layers that the target cannot compute as a whole is divided. Layers that are wrong, or cannot be in a group, are
+    left out."""
     if len(layers) < _FEWEST_TOGETHER:
         return set()
     correct, group, size = set[str](), list[ModelCase](), 0
@@ -245,7 +245,7 @@ def _try_together(search: LayerSearch, group: Sequence[ModelCase]) -> set[str]:
 
 
 def build_together(cases: Cases, group: Sequence[ModelCase]) -> ModelCase:
-    """Return one case whose model contains those of all these layers; each reads inputs of its own."""
+    """Return one case whose model contains the models of all these cases, each with inputs of its own."""
     trials = []
     for sample in range(len(group[0].trials)):
         parts = [case.trials[sample] for case in group]
@@ -260,7 +260,7 @@ def build_together(cases: Cases, group: Sequence[ModelCase]) -> ModelCase:
 
 
 def _conclude_right(search: LayerSearch, full: CaseReport, but: str) -> None:
-    """Note why no layer is wrong; `but`: the state of the inner tensors, unless all of them are right."""
+    """Note why no layer is wrong; `but` describes the intermediate tensors, unless all are correct."""
     if search.cases.quantized and full.verdict.kind is VerdictKind.PASS:
         search.notes.append(
             "it computes in steps: as a whole it agrees to within a few of them, and every layer whose values differ "
@@ -273,7 +273,7 @@ def _conclude_right(search: LayerSearch, full: CaseReport, but: str) -> None:
 
 
 def _find_failing(search: LayerSearch, failed: StepOutcome) -> None:
-    """Search after the target failed on the model with additional outputs: does it fail on the model itself?"""
+    """Search after the target failed on the model with additional outputs, by bisection if the model itself fails."""
     full = search.examine(search.cases.full)
     text = f"the model with every intermediate tensor as an output fails ({failed.step} {failed.ending})"
     if full.verdict.kind not in WRONG:
@@ -287,15 +287,15 @@ def _find_failing(search: LayerSearch, failed: StepOutcome) -> None:
 
 
 def _halve(search: LayerSearch, wanted: Signature | None, *, is_inside_known: bool) -> None:
-    """Search the shortest beginning of the model that fails as the whole does: its last layer shows the fault."""
-    known = search.cases.find_types(0)  # a beginning must not end with a sequence, since those cannot be compared
+    """Find the shortest beginning of the model that fails as the full model does: its last layer shows the fault."""
+    known = search.cases.find_types(0)  # a beginning must not end with a sequence, since sequences cannot be compared
     layers = [layer for layer in search.cases.outline.layers if any(name in known for name in layer.outputs)]
     if not layers:
         search.notes.append("the model has no layer: a value that it passes through is wrong")
         return
     index = _find_shortest(search, layers, wanted, exact=True)
     if index == len(layers) - 1 and wanted is not None and wanted.step:
-        index = _find_shortest(search, layers, wanted, exact=False)  # the message differs each time
+        index = _find_shortest(search, layers, wanted, exact=False)  # the message may differ each time
     search.first = suspect = layers[index]
     report = search.examine_layer(suspect, {})
     if report.verdict.kind in WRONG:
@@ -320,7 +320,7 @@ def _halve(search: LayerSearch, wanted: Signature | None, *, is_inside_known: bo
 
 
 def _find_earlier(search: LayerSearch, before: Sequence[Layer], suspect: Layer) -> bool:
-    """Search before a layer at which the model fails and that is correct in isolation: its inputs may be wrong."""
+    """Search before a layer at which the model fails but which is correct in isolation: its inputs may be wrong."""
     search.first = None
     if before:
         part = build_beginning(search.cases, before, with_inside=True)
@@ -344,7 +344,7 @@ def _find_earlier(search: LayerSearch, before: Sequence[Layer], suspect: Layer) 
 
 
 def _find_shortest(search: LayerSearch, layers: Sequence[Layer], wanted: Signature | None, *, exact: bool) -> int:
-    low, high = 0, len(layers) - 1  # the whole model is wrong
+    low, high = 0, len(layers) - 1  # the full model is known to be wrong
     while low < high:
         middle = (low + high) // 2
         if _is_wrong(search, layers[: middle + 1], wanted, exact=exact):
@@ -355,7 +355,7 @@ def _find_shortest(search: LayerSearch, layers: Sequence[Layer], wanted: Signatu
 
 
 def _is_wrong(search: LayerSearch, layers: Sequence[Layer], wanted: Signature | None, *, exact: bool) -> bool:
-    """Return whether a beginning fails as the whole does. A failure of another kind proves nothing."""
+    """Return whether a beginning fails as the full model does; a failure of another kind does not count."""
     examination, case = search.examination, build_beginning(search.cases, layers)
     with examination.builder.borrowing(), examination.builder.forgetting():
         work, results = examination.compute(case)
@@ -368,7 +368,7 @@ def _is_wrong(search: LayerSearch, layers: Sequence[Layer], wanted: Signature | 
 
 
 def build_beginning(cases: Cases, layers: Sequence[Layer], *, with_inside: bool = False) -> ModelCase:
-    """Return the model up to these layers with their results as outputs; `with_inside`: also all tensors in between."""
+    """Return the model up to these layers with their results as outputs; `with_inside` adds intermediate tensors."""
     begun = [layer for layer in cases.outline.layers if layer.number <= layers[-1].number]
     inner = {name for layer in begun for name in layer.inputs}
     final = {spec.name for spec in cases.outline.outputs}

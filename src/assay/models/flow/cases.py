@@ -1,6 +1,6 @@
-"""A model's cases: the inputs of each layer and of the whole model, and the reference's outputs for them.
+"""Builds a model's cases: the inputs of each layer and of the full model, with the reference's outputs for them.
 
-A layer gets the values that it has inside the model: the reference runs once with every intermediate tensor as an
+A layer gets the input values that it has inside the model: the reference runs once with every intermediate tensor as an
 output, and layers are cut out with these real shapes and values.
 """
 
@@ -51,16 +51,16 @@ Arrays = Mapping[str, Any]  # name → numpy array
 Judged = tuple[Verdict, tuple[TensorComparison, ...]]
 _CONVERT = re.compile(r"assay model convert MODEL --opset (?P<opset>\d+)")
 _LACKING = re.compile(r"no implementation of (?P<op>\w+)\b(?![.:])")
-_LARGER = (64, 512, 4096, 16000)  # sizes of open dimensions that are tried if the reference refuses the first guess
-_MOST_ELEMENTS = 1 << 24  # of an input with such sizes
-_OTHERS = ("reference", "openvino", "iree")  # used instead of a reference that lacks an operator or a type
-_CARRIED = 4  # an output is followed back through so many operators, to where it was rounded
-_GATES = {"If": 1, "Loop": 2}  # how many of its inputs decide whether its sub-graph is entered
+_LARGER = (64, 512, 4096, 16000)  # sizes of open dimensions to try if the reference refuses the first guess
+_MOST_ELEMENTS = 1 << 24  # most elements of an input with guessed sizes
+_OTHERS = ("reference", "openvino", "iree")  # suggested instead of a reference that lacks an operator or a type
+_CARRIED = 4  # most operators through which an output is followed back to where it was rounded
+_GATES = {"If": 1, "Loop": 2}  # operator → how many of its inputs decide whether a sub-graph is entered
 _ROUNDING = words("QuantizeLinear DynamicQuantizeLinear DynamicQuantizeLSTM DynamicQuantizeMatMul QGemm QAttention")
 
 
 class StepFailedError(AssayError):
-    """A step failed on which everything else depends: the reference cannot compute the model."""
+    """A step on which all results depend failed: the reference cannot compute the model."""
 
     exit_code = ExitCode.FAILED
 
@@ -101,12 +101,12 @@ class Tensors(LazyArrays):
 
 @dataclass(frozen=True, slots=True)
 class CaseSample:
-    """One sample of a case."""
+    """One sample of a case: its model, its inputs and the reference's outputs."""
 
     model: Product
     inputs: Product
     expected: Arrays
-    specs: tuple[TensorSpec, ...] = ()  # of the outputs, if known for this sample: samples may differ in shape
+    specs: tuple[TensorSpec, ...] = ()  # specs of this sample's outputs, if known: samples may differ in shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ class ModelCase:
     specs: tuple[TensorSpec, ...]
     trials: tuple[CaseSample, ...] = ()
     problem: str = ""  # why the layer cannot be taken out of the model
-    quantized: bool = False  # several layers that compute in steps: see values.tensors.Tolerance
+    quantized: bool = False  # whether several layers compute in steps: see values.tensors.Tolerance
     makers: Mapping[str, str] = field(default_factory=dict)  # output → the operator that computes it
 
     @property
@@ -129,15 +129,15 @@ class ModelCase:
 
 
 class Cases:
-    """The cases of a request. Everything is made at its first use; the reference's results come from the store if it
-    has them. The target of the request makes no difference here."""
+    """The cases of a request, which are the same for every target. Everything is made at its first use; the reference's
+    results come from the store if it has them."""
 
     tests_voters = True  # operators are tested before a second reference may vote on them
     skipped: Mapping[str, str] = {}  # case → why it is not computed alone, if known beforehand
 
     def __init__(self, request: ModelRequest, builder: ArtifactBuilder) -> None:
         self.request = request
-        self.notes: list[str] = []  # about the inputs
+        self.notes: list[str] = []  # notes about the inputs
         self._magnitudes: dict[int, Magnitudes] = {}  # sample → magnitudes
         self._builder = builder
 
@@ -155,7 +155,7 @@ class Cases:
 
     @cached_property
     def samples(self) -> tuple[Product, ...]:
-        """The model's inputs. If the reference refuses guessed sizes, larger ones are tried."""
+        """The model's inputs. If the reference refuses guessed sizes, larger sizes are tried."""
         first = self._draw_samples()
         choice = self.request.inputs
         is_given = choice.function or not isinstance(parse_files(choice.files), Mapping)
@@ -178,8 +178,8 @@ class Cases:
         return first
 
     def _draw_samples(self, least: int = 0) -> tuple[Product, ...]:
-        """Draw inputs with open dimensions of at least this size; from files of samples, as many as were requested.
-        Raises UsageError if there are too few."""
+        """Draw inputs with open dimensions of at least this size, or take the requested number of samples from files.
+        Raises UsageError if the files have too few samples."""
         most = self.request.inputs.most
         found = build_samples(self.outline, self.proto, self.request.inputs, least)
         if most is not None and most > len(found):
@@ -190,7 +190,7 @@ class Cases:
         return tuple(map(self.write_inputs, found[:most]))
 
     def _is_refused(self, sample: Product) -> bool:
-        """Return whether the reference fails at the run: other sizes do not help with a model that it cannot read."""
+        """Return whether the reference fails in the run step: other sizes do not help if an earlier step fails."""
         specs = self.outline.outputs
         wants = Wants(tuple(spec.name for spec in specs), specs)
         with self._builder.keeping():
@@ -219,7 +219,7 @@ class Cases:
 
     @cached_property
     def makers(self) -> dict[str, str]:
-        """By tensor, the operator by which the layer that makes it is judged."""
+        """The operators, by tensor, by which the layers that make the tensors are judged."""
         return {name: layer.ops[0] for layer in self.outline.layers for name in layer.outputs}
 
     @cached_property
@@ -233,7 +233,7 @@ class Cases:
 
     @cached_property
     def closed(self) -> ModelCase | None:
-        """The model with its open dimensions set to each sample's sizes; None if it has none, or they are kept open."""
+        """The model with open dimensions set to each sample's sizes; None if no dimension is open or to be closed."""
         if self.request.inputs.keep_dims or all(spec.is_static for spec in self.outline.inputs):
             return None
         name = f"{self.outline.full_name}_closed"
@@ -244,12 +244,12 @@ class Cases:
 
     @cached_property
     def coarse(self) -> dict[str, str]:
-        """By tensor, the type of the cast into fewer bits before it."""
+        """The types, by tensor, of the casts into fewer bits that precede the tensors."""
         return find_coarse(self.proto)
 
     @cached_property
     def bounds(self) -> Mapping[str, Tolerance]:
-        """By tensor in the model, its bound if that is not given by its type and operator."""
+        """The bounds of tensors in the model, by name, that do not follow from the tensors' types and operators."""
         return {name: coarse_tolerance(dtype) for name, dtype in self.coarse.items()}
 
     def choose_tolerances(self, given: Tolerances, _case: ModelCase) -> Tolerances:
@@ -257,15 +257,15 @@ class Cases:
         return given
 
     def look_closer(self, _case: ModelCase, _number: int, _wanted: Arrays, _actual: Arrays, judged: Judged) -> Judged:
-        """Return the verdict with findings in parts of the tensors."""
+        """Return the verdict with further findings about parts of the tensors."""
         return judged
 
     def judge_peers(self, reports: Sequence[CaseReport]) -> list[CaseReport]:
-        """Add findings from the comparison of layers with others of their kind to the reports."""
+        """Add findings to the reports from the comparison of layers with other layers of their kind."""
         return list(reports)
 
     def find_chance(self, case: ModelCase) -> dict[str, str]:
-        """Return the random operator for each tensor that depends on it; for a layer alone, an operator of its own."""
+        """Return the random operator for each tensor that depends on it; in a layer alone, only the layer's own."""
         return find_random(self.proto, None if case.layer is None else case.layer.nodes)
 
     def find_types(self, number: int) -> dict[str, TensorSpec]:
@@ -283,7 +283,7 @@ class Cases:
 
     @cached_property
     def marked(self) -> ModelCase:
-        """The model with every layer's outputs as outputs: one run on the target computes all of them."""
+        """The model with every layer's outputs as outputs, all of which a single run on the target computes."""
         wanted = [name for layer in self.outline.layers for name in layer.outputs]
         trials, names = [], ()
         for number, folder in enumerate(self.activations):
@@ -302,8 +302,8 @@ class Cases:
         return tuple(layer for layer in self.outline.layers if all(map(folding.is_foldable, layer.outputs)))
 
     def find_magnitude(self, case: ModelCase, number: int, tensor: str) -> Any:
-        """Return how large the terms are that this output is the sum of, in one sample: see `graph.operators`. A layer
-        alone got the reference's inputs. In the model an operator may pass on values that were rounded before."""
+        """Return the magnitude of the terms whose sum this output is, in one sample: see `graph.operators`. In a layer
+        alone, only its own nodes round; in the model, an operator may pass on values that were rounded before."""
         if case.layer is not None:
             return _measure_layer(case.trials[number]).find(tensor, len(case.layer.nodes) - 1)
         if number not in self._magnitudes:
@@ -312,7 +312,7 @@ class Cases:
         return self._magnitudes[number].find(tensor, _CARRIED)
 
     def finish(self, report: ModelReport) -> ModelReport:
-        """Add to the report what these cases know of the whole model."""
+        """Add notes about branches and loops of the model that were not computed to the report."""
         compared = {case.name for case in report.cases if case.verdict.comparisons}
         layers = [each for each in self.outline.layers if {each.name, self.outline.full_name} & compared]
         with suppress(StepFailedError):  # the reference may not support the model with more outputs
@@ -320,7 +320,7 @@ class Cases:
         return report
 
     def describe_idle(self, layers: Sequence[Layer]) -> list[str]:
-        """Return notes on branches and loops that no sample enters, and on those inside layers, which no run shows."""
+        """Return notes on branches and loops that no sample enters, and on inner branches, which no run shows."""
         wiring, idle, hidden = build_wiring(self.proto.graph), list[str](), list[str]()
         for label, node in ((layer.label, wiring.nodes[index]) for layer in layers for index in layer.nodes):
             graphs = {each.name: each.g for each in node.attribute if each.HasField("g")}
@@ -353,7 +353,7 @@ class Cases:
         )
 
     def find_bounds(self, case: ModelCase) -> Mapping[str, Tolerance]:  # noqa: ARG002 for other cases than these
-        """Return bounds by tensor that were measured for this case; types and operators decide on the others."""
+        """Return bounds by tensor that were measured for this case; other bounds follow from types and operators."""
         return {}
 
     def judge_integers(self, case: ModelCase) -> Iterator[Finding]:  # noqa: ARG002 for other cases than these
@@ -379,7 +379,7 @@ class Cases:
             if failed.ending is StepEnding.UNSUPPORTED:
                 other = self._find_other(model, inputs, wants)
                 text = f"{other} computes this model: add --reference {other}" if other else ""
-            else:  # the model may only need other inputs than the generated ones
+            else:  # the model may only need other inputs than the generated inputs
                 is_run = failed.step is Step.RUN
                 text = describe_invented(self.outline, self.proto, self.request.inputs) if is_run else ""
             failed = replace(failed, hint="\n".join(filter(None, (failed.hint, text))))
@@ -387,7 +387,7 @@ class Cases:
         return work.outputs
 
     def _find_other(self, model: Product, inputs: Product, wants: Wants) -> str:
-        """Return an installed reference with the operator or type that the chosen one lacks; empty if there is none."""
+        """Return an installed reference that computes what the chosen reference lacks; empty if there is none."""
         for name in (each for each in _OTHERS if each != self.request.target.backend):
             with suppress(MissingExtraError, InfrastructureError):
                 work = self._builder.compute(Target(name, name), model, inputs, wants, f"{self.outline.stem}_{name}")
@@ -416,7 +416,7 @@ class Cases:
         return next(self.iterate([name]))
 
     def choose(self, patterns: Sequence[str]) -> list[str]:
-        """Cases by name, by label (`Conv_3`) or by shell pattern, in the model's order; no pattern: all."""
+        """Return the cases of names, labels (`Conv_3`) or shell patterns, in the model's order; no pattern: all."""
         if not patterns:
             return list(self.outline.cases)
         known = [(layer.name, layer.label) for layer in self.outline.layers]
@@ -447,7 +447,7 @@ class Cases:
             yield ModelCase(layer.name, layer, outputs, specs, tuple(trials), problem)
 
     def discard(self, case: ModelCase) -> None:
-        """Remove the files that were made for one case: those of a large model are many."""
+        """Remove the files that were made for one case: a large model has many cases."""
         for trial in case.trials:
             for folder in (os.path.dirname(trial.model.path), trial.inputs.path):
                 if os.path.dirname(folder) == self._builder.scratch and trial.inputs not in self.samples:
@@ -459,7 +459,7 @@ def _measure_layer(sample: CaseSample) -> Magnitudes:
 
 
 def describe_dims(outline: Outline, sample: Product) -> str:
-    """Return `batch=1, axis 2 of x=64`: a sample's sizes of the file's open dimensions."""
+    """Return `batch=1, axis 2 of x=64`: the sizes in a sample of the model's open dimensions."""
     shapes = {ref.name: ref.shape for ref in load_refs(sample.path)}
     sizes = {
         (str(dim) if dim else f"axis {axis} of {spec.name}"): shapes[spec.name][axis]
@@ -489,7 +489,7 @@ def name_kind(case: ModelCase) -> str:
 
 
 def load_specs(folder: str) -> tuple[TensorSpec, ...]:
-    """The declarations of the tensors in a folder."""
+    """Load the specs of the tensors in a folder."""
     return tuple(TensorSpec(ref.name, ref.dtype, ref.shape) for ref in load_refs(folder))
 
 

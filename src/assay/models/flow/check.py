@@ -1,8 +1,8 @@
 """`assay model check`: computes every layer and the full model on a target, and compares with the reference.
 
-First the model itself is computed, then again with every intermediate tensor as an output (errors as they accumulate,
-and the layer where they begin), then each layer in isolation, with the reference's values as inputs (its own error). A
-fault that only one of the views shows is still named, and the report states which view showed it.
+The check first computes the model itself, then the model with every intermediate tensor as an output (which shows how
+errors accumulate and where they begin), then each layer in isolation, with the reference's values as inputs (which
+shows the layer's own error). The report names a fault that only one of these views shows, and the view that shows it.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def quiet(_report: CaseReport) -> None:
 
 @dataclass(slots=True)
 class Examination:
-    """Compares one model on one target. Tensors that differ are kept in the folder `keep` for a person to examine."""
+    """Compares one model on one target. Tensors that differ are kept in the folder `keep`."""
 
     request: ModelRequest
     builder: ArtifactBuilder
@@ -82,14 +82,14 @@ class Examination:
                     report = CaseReport(case.name, target, verdict, case.layer, work.steps)
                 else:
                     report = self.compare(case, work.steps, results)
-        # for a case that is correct in isolation and wrong inside the model, the tensors inside are shown
+        # a case that is correct in isolation and wrong inside the model gets the tensors inside the model
         diffs = report.diffs or tuple(self.inside[each.name] for each in accumulated if each.name in self.inside)
         report = replace(report, accumulated=tuple(accumulated), diffs=diffs)
         self.report_case(report)
         return report
 
     def describe_closed(self, full: CaseReport) -> str:
-        """Describe the result of the model with closed dimensions if it differs from the file's; else empty."""
+        """Describe the result with closed dimensions; empty unless it differs from the result of the unchanged file."""
         case = self.cases.closed
         if case is None:
             return ""
@@ -115,7 +115,7 @@ class Examination:
         return work, results
 
     def _compute_on(self, target: Target, case: ModelCase, repeats: int = 1) -> tuple[Work, list[Arrays]]:
-        """Compute every sample; return the steps of the first one, or of the one that failed."""
+        """Compute every sample; return the steps of the first sample, or of the sample that failed."""
         first, results = Work(), list[Arrays]()
         for trial in case.trials:
             work = self.builder.compute(target, trial.model, trial.inputs, case.build_wants(trial, repeats), case.name)
@@ -126,7 +126,7 @@ class Examination:
         return first, results
 
     def compare(self, case: ModelCase, steps: tuple[StepOutcome, ...], results: Sequence[Arrays]) -> CaseReport:
-        """Return the report of a computed case; tensors that differ are kept."""
+        """Return the report of a computed case, and keep tensors that differ."""
         verdict, comparisons = self.judge(case, results)
         if verdict.kind in (VerdictKind.FAIL, VerdictKind.CHANGED) and self.request.voter is not None:
             verdict = self.vote(case, comparisons, verdict, self.request.voter)
@@ -156,7 +156,7 @@ class Examination:
         return Verdict.of(found, count), tuple(worst.values())
 
     def choose_tolerances(self, case: ModelCase) -> Tolerances:
-        """Choose the bounds of a case: a quantised model may be a few steps off as a whole, a layer alone may not."""
+        """Choose the bounds of a case: a quantised model as a whole may be a few steps off, a layer alone may not."""
         own = self.cases.find_bounds(case)
         if own:
             return self._prefer_given(own, {name: case.makers.get(name, case.op) for name in case.outputs})
@@ -165,7 +165,7 @@ class Examination:
         return self._relax({name: case.makers.get(name) for name in case.outputs}, quantized=case.quantized)
 
     def vote(self, case: ModelCase, ours: tuple[TensorComparison, ...], verdict: Verdict, voter: Target) -> Verdict:
-        """Return the verdict with the vote of a second reference. If that cannot compute the case, it has no vote."""
+        """Return the verdict with the vote of a second reference, which has no vote if it cannot compute the case."""
         try:
             work, results = self._compute_on(voter, case)
         except (MissingExtraError, InfrastructureError) as error:
@@ -180,7 +180,7 @@ class Examination:
         return verdict if is_refused else voted
 
     def _is_refused(self, voter: Target, case: ModelCase) -> bool:
-        """Return whether the voter has no vote: it excuses the target only if it computes these operators correctly."""
+        """Return whether the voter has no vote, since it computes an operator of the case incorrectly."""
         if not self.cases.tests_voters:
             return False
         fault = self.voter_tests.find_fault(voter, case)
@@ -193,8 +193,8 @@ class Examination:
         return False
 
     def accumulate(self, part: ModelCase | None = None) -> tuple[dict[str, TensorComparison], StepOutcome | None]:
-        """Compute all layers' outputs inside the model on the target; return them, or the step at which that failed.
-        `part`: a beginning of the model with its layers' outputs, to compute instead of the whole."""
+        """Compute all layers' outputs inside the model on the target; return their comparisons, or the step that
+        failed. `part` is a beginning of the model, with its layers' outputs, to compute instead of the full model."""
         marked = part or self.cases.marked
         ops = self.cases.makers
         own = self.cases.find_bounds(marked)
@@ -216,7 +216,7 @@ class Examination:
                         reach=partial(self.cases.find_magnitude, marked, number),
                     )
                     _keep_worst(worst, excuse_chance(*judged, chance)[1])
-            left_bytes = _MOST_BYTES  # tensors are kept in the order of their computation: a fault begins at the first
+            left_bytes = _MOST_BYTES  # tensors are kept in the order of their computation: a fault begins in the first
             for number, name in enumerate(marked.outputs):
                 is_wrong = left_bytes > 0 and name in worst and worst[name].verdict.kind is not VerdictKind.PASS
                 kept = self._keep_pair(marked, results, worst[name], number) if is_wrong else None
@@ -279,12 +279,12 @@ def examine_model(
     search: Callable[[Examination], FaultSearch],
     names: Callable[[Cases], Sequence[str]] = lambda cases: [cases.outline.full_name],
 ) -> ModelReport:
-    """Perform one search and report it. `names`: the cases to report if the reference fails."""
+    """Perform one search and report it. `names` returns the cases that are not compared if the reference fails."""
     begun = time.monotonic()
-    builder.notes.clear()  # those of an earlier check by the same builder
+    builder.notes.clear()  # remove notes of an earlier check by the same builder
     builder.begin(request.reference, request.target)
     cases = (TorchCases if request.is_torch else ComparedCases if request.other else Cases)(request, builder)
-    chosen = names(cases)  # the workers start during this
+    chosen = names(cases)  # the workers start while the cases are chosen
     tools = dict(builder.find_tools(request.target))
     keeper = OutputKeeper(request.keep_outputs, cases) if request.keep_outputs else None
     examination = Examination(request, builder, cases, keep, report_case, keeper=keeper)
@@ -361,9 +361,9 @@ def _examine_layers(
 
 
 class Trivial:
-    """Layers of shapes and constants, which a compiler computes beforehand: there may be hundreds of them, and
-    compiling each alone takes longer than all others together. Unless it was requested by its name, such a layer is not
-    computed alone if it is correct inside the model or equal to another one that is correct alone."""
+    """Layers of shapes and constants, which a compiler computes beforehand: there may be hundreds, and compiling each
+    alone takes longer than compiling all other layers. Unless it was requested by name, such a layer is not computed
+    alone if it is correct inside the model or equal to another layer that is correct alone."""
 
     def __init__(self, examination: Examination, accumulated: Mapping[str, TensorComparison]) -> None:
         self._examination = examination
@@ -374,7 +374,7 @@ class Trivial:
         self._count = 0
 
     def find_reason(self, name: str) -> str:
-        """Return why a layer need not be computed alone; empty if it must be."""
+        """Return why a layer need not be computed alone; empty if it must be computed."""
         if known := self._examination.cases.skipped.get(name):
             return known
         layer = self._layers.get(name)
@@ -385,7 +385,7 @@ class Trivial:
         return "computed from shapes and constants; equal inside the model" if is_right else ""
 
     def find_same(self, case: ModelCase) -> str:
-        """Return why a case need not be computed, as another one of its kind is correct; empty if it must be."""
+        """Return why a case need not be computed, if a case of its kind is correct; empty if it must be computed."""
         label = self._right.get(name_kind(case)) if case.name in self._layers and not case.problem else None
         return f"computed from shapes and constants; the same operation as {label}, which is correct" if label else ""
 

@@ -1,8 +1,8 @@
-"""`assay model compare`: two models that should compute the same, before and after quantisation or a rewrite.
+"""`assay model compare`: compares two models that should compute the same, such as a model and its quantised form.
 
-The first model is the reference. Its layers are paired with those of the second (`graph.matching`), which is then
-examined like a target: as a whole, with every paired tensor as an output, and layer by layer with the first model's
-values as inputs. The bound of a quantised layer is measured on the first model, rounded to as many bits.
+The first model is the reference. Its layers are paired with the second model's layers (`graph.matching`). The second
+model is then examined like a target: as a whole, with every paired tensor as an output, and layer by layer with the
+first model's values as inputs. The bound of a quantised layer is measured on the first model, rounded to as many bits.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ from assay.show.formatting import render_count
 from assay.system.fast_dataclasses import replace
 from assay.values.verdict import Finding, VerdictKind
 
-_SEVERAL = 8.0  # factor on the bound of one tensor of a short float type
-LEAST_COVERAGE = 0.5  # of the layers of the smaller model: with fewer pairs, agreement proves little
+_SEVERAL = 8.0  # factor on the bound of a single tensor of a short float type
+LEAST_COVERAGE = 0.5  # fraction of the smaller model's layers: with fewer pairs, agreement proves little
 
 
 def check_ends(left: Outline, right: Outline) -> dict[str, str]:
-    """Return inputs and outputs of the second model by name of the first; if names differ, paired in order. Raises
-    UsageError if the two cannot be compared."""
+    """Return the second model's inputs and outputs by the first model's names, paired in order if names differ. Raises
+    UsageError if the two models cannot be compared."""
     problems, names = [], dict[str, str]()
     for word, mine, theirs in (("inputs", left.inputs, right.inputs), ("outputs", left.outputs, right.outputs)):
         known = {spec.name: spec for spec in theirs}
@@ -92,9 +92,9 @@ def _fits(one: TensorSpec, other: TensorSpec) -> bool:
 
 
 class ComparedCases(Cases):
-    """The first model's cases, with parts of the second one for the target to compute."""
+    """The first model's cases, with parts of the second model for the target to compute."""
 
-    quantized = False  # bounds of tensors are measured
+    quantized = False  # quantisation widens no default bound, since bounds are measured
     closed = None
     trivial_layers = ()
 
@@ -122,7 +122,7 @@ class ComparedCases(Cases):
 
     @cached_property
     def left(self) -> ModelSide:
-        find_order(self.proto)  # refuses a cycle; layers keep the order of the file
+        find_order(self.proto)  # find_order() refuses a cycle; layers keep the order of the file
         return ModelSide(self.proto)
 
     @cached_property
@@ -131,7 +131,7 @@ class ComparedCases(Cases):
 
     @cached_property
     def pairs(self) -> dict[str, GroupPair]:
-        """The pairs of equal shape: if a change of the layout changes a shape, no number can be compared."""
+        """The pairs of equal shape: tensors whose shapes a change of the layout has changed cannot be compared."""
         found = {}
         for root, pair in match_models(self.left, self.right, self.ends).items():
             sides = (self.left.specs.get(pair.left.value), self.right.specs.get(pair.right.value))
@@ -157,7 +157,7 @@ class ComparedCases(Cases):
 
     @cached_property
     def stops(self) -> tuple[str, ...]:
-        """The tensors that both models have."""
+        """The tensors that are in both models, by the first model's names."""
         return tuple(pair.left.value for pair in self.pairs.values())
 
     @cached_property
@@ -173,7 +173,7 @@ class ComparedCases(Cases):
             main = next((layer for layer in heavy if layer.number not in used), owners[pair.left.node])
             main = owners[pair.left.node] if main.number in used else main
             known = rows.get(main.number)
-            if known is not None:  # another output of the same node
+            if known is not None:  # the tensor is another output of the same part
                 rows[main.number] = replace(known[0], outputs=(*known[0].outputs, pair.left.value)), known[1]
                 continue
             used.add(main.number)
@@ -193,7 +193,7 @@ class ComparedCases(Cases):
         return replace(self.whole, layers=tuple(layer for layer, _ in self._rows.values()))
 
     def finish(self, report: ModelReport) -> ModelReport:
-        """Add to the report how each layer was paired, and how many were; few pairs prove little."""
+        """Add to the report how, and how many, layers were paired; too few pairs are a finding."""
         left, right = (sum(group.node >= 0 for group in side.groups.values()) for side in (self.left, self.right))
         ways = Counter(pair.description for pair in self.pairs.values() if pair.left.node >= 0)
         pairs, least = ways.total(), min(left, right)
@@ -216,7 +216,7 @@ class ComparedCases(Cases):
 
     @cached_property
     def full(self) -> ModelCase:
-        """The second file unchanged; tensors get the first model's names where these differ."""
+        """The second file unchanged; inputs and outputs get the first model's names where names differ."""
         base, model = super().full, self.other
         if any(name != counterpart for name, counterpart in self.ends.items()):
             names = {counterpart: name for name, counterpart in self.ends.items()}
@@ -290,14 +290,14 @@ class ComparedCases(Cases):
 
     @cached_property
     def _ranges(self) -> dict[str, tuple[float, float, float]]:
-        """Least and largest number that the second model's integers can express, and a step, by paired tensor."""
+        """The least and largest number that the second model's integers can express, and a step, by paired tensor."""
         found = {
             pair.left.value: self.right.find_range(pair.right) for pair in self.pairs.values() if pair.left.node >= 0
         }
         return {name: each for name, each in found.items() if each is not None}
 
     def _cut_off(self, values: Arrays) -> Arrays:
-        """Clip tensors of the first model to the range that the integers of the second can express."""
+        """Clip tensors of the first model to the range that the second model's integers can express."""
         ranges = self._ranges
 
         def load(name: str) -> Any:
@@ -326,7 +326,7 @@ class ComparedCases(Cases):
         return {name: Tolerance(check_dtype=False) for name in case.outputs} | self._bounds.get(case.name, {})
 
     def _find_coarse(self, counterparts: Mapping[str, str]) -> dict[str, Tolerance]:
-        """Return several steps of the type, as errors add up, for each tensor after a cast to 16 bits or fewer."""
+        """Return bounds of several steps, as errors add up, for each tensor after a cast to 16 bits or fewer."""
         coarse = find_coarse(self.right.model)
         own = {name: coarse_tolerance(coarse[other]) for name, other in counterparts.items() if other in coarse}
         return {name: replace(each, rel=_SEVERAL * (each.rel or 0.0), check_dtype=False) for name, each in own.items()}
@@ -336,7 +336,7 @@ class ComparedCases(Cases):
 
     @cached_property
     def _rounded(self) -> str:
-        """The rounded first model's tensors for the first sample; empty if the second is not rounded, or on failure."""
+        """The folder of the rounded first model's tensors; empty if the second model is not rounded, or on failure."""
         if self.bits == (None, None):
             return ""
         values = Tensors(self.samples[0].path, self.activations[0])

@@ -1,8 +1,8 @@
-"""The models of a project: their paths, the names of their cases, and the names for which tolerances may be given.
+"""Finds the models of a project: paths, names of cases, and the names for which tolerances may be given.
 
 Names come from the graphs alone, so listing them is fast. A tolerance for an unknown name would be a bound without
-effect: a name that is set for one model (by a flag, or in its own table) must be in that model. A name that a project
-sets for all its models must be in one of them; an operator of ONNX that none of them uses is not an error there.
+effect: a name that is set for one model (by a flag, or in its own table) must be in that model. A name that is set for
+all models of a project must be in at least one model, unless it is an operator of ONNX.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from assay.system.fast_dataclasses import dataclass, field
 SUFFIX = ".onnx"
 SKIPPED = "disable"  # prefix of models and folders that are ignored
 SETTINGS_FILES = ("assay.toml", "pyproject.toml")
-CHIPS = "chips"  # a folder next to that of the models
+CHIPS = "chips"  # a folder next to the models' folder
 TOLERANCE_FLAG = "--tolerance"
 _ELEMENT = re.compile(r"\[\d+\]$")  # the index of an output of a sequence
 
 
 @dataclass(frozen=True, slots=True)
 class Project:
-    folder: str  # the folder of its settings, else the one that was searched
+    folder: str  # the folder of the project's settings, else the folder that was searched
     settings: ModelSettings
-    targets: tuple[str, ...] = ()  # that its settings define
+    targets: tuple[str, ...] = ()  # targets that the project's settings define
 
     @property
     def folders(self) -> tuple[str, ...]:
@@ -59,7 +59,7 @@ class KnownNames:
 
     operators: frozenset[str] = frozenset()  # operators by which layers are judged
     tensors: frozenset[str] = frozenset()
-    leaders: frozenset[tuple[str, str]] = frozenset()  # (Clip, Conv): the first is only judged together with the second
+    leaders: frozenset[tuple[str, str]] = frozenset()  # (Clip, Conv): Clip is judged only together with Conv
 
     def has_tensor(self, name: str) -> bool:
         return name in self.tensors or _ELEMENT.sub("", name) in self.tensors
@@ -86,7 +86,7 @@ class KnownNames:
 
 @dataclass(frozen=True, slots=True)
 class NamedCase:
-    """A case. `name` is Assay's name of it; `shown` differs if two folders have a model of one name."""
+    """A case. `name` is the name in its model; `shown` differs from it if two folders have models of the same name."""
 
     name: str
     shown: str
@@ -98,7 +98,7 @@ class ModelFile:
     stem: str
     shown: str  # the stem in the names of its cases
     cases: tuple[NamedCase, ...]
-    problem: str = ""  # why the file is not a model: its only case is then the full model
+    problem: str = ""  # why the file is not a model; such a file has only the case of the full model
     names: KnownNames = field(default_factory=KnownNames)  # names for which tolerances can be given
 
 
@@ -106,9 +106,9 @@ def find_models(folders: Sequence[str], groups: tuple[tuple[str, ...], ...]) -> 
     """Return the models in the order of their names. Raises MissingExtraError if no model can be read at all."""
     found = [(path, base) for base in folders for path in sorted(_walk(base))]
     stems = Counter(_stem(path) for path, _ in found)
-    # the stem; if two have it also the folders; if that is not enough (`a/b_c` and `a_b/c`) a number
+    # a name is the stem; equal stems get the folders, too; equal results (`a/b_c` and `a_b/c`) get a number
     names = []
-    for path, base in found:  # `sub/net.onnx` → `sub_net`; files of the folder itself get the folder's own name
+    for path, base in found:  # `sub/net.onnx` → `models_sub_net`: a name begins with the folder of the models
         inside = os.path.splitext(os.path.relpath(path, os.path.dirname(os.path.abspath(base))))[0]
         names.append(_stem(path) if stems[_stem(path)] == 1 else inside.replace(os.sep, "_"))
     models = []
@@ -129,7 +129,7 @@ def _walk(base: str) -> Iterator[str]:
     """Yield the paths of models; links are followed, unless they lead back to a folder that contains them."""
     if os.path.isfile(base):
         yield base
-    above: dict[str, frozenset[str]] = {}  # folder → the real paths of itself and of the folders that contain it
+    above: dict[str, frozenset[str]] = {}  # folder → real paths of the folder and of those that contain it
     for folder, folders, names in os.walk(base, followlinks=True):
         real, around = os.path.realpath(folder), above.get(os.path.dirname(folder), frozenset())
         if real in around:
@@ -186,7 +186,7 @@ def refuse_unknown_of_model(settings: ModelSettings, stem: str, known: KnownName
 
 
 def refuse_unknown_of_all(settings: ModelSettings, known: KnownNames) -> None:
-    """Raise UsageError for a name in the table of all models that is in none of them. `known`: all their names."""
+    """Raise UsageError for a name in the table of all models that no model has. `known`: the names of all models."""
     ops = [op for op in settings.tolerances.by_op if not is_operator(op)]
     known.refuse_others(ops, settings.tolerances.by_tensor, "any model", "models.ops", "models.tensors")
 

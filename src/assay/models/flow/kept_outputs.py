@@ -1,6 +1,6 @@
 """`assay model judge`: the verdict on outputs that a check or a comparison kept, without running anything.
 
-This is the same check with a target whose results exist already: neither a back end nor the model is needed.
+Kept outputs are checked like those of a target whose results exist already, without a back end or the model.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def load_kept(folder: str) -> KeptOutputs:
 
 
 def judge_kept(folder: str, tolerances: Tolerances | None) -> ModelReport:
-    """Return the report of the check, judged with its own tolerances or with these."""
+    """Return the report on kept outputs, judged with `tolerances` or, if None, with the check's own tolerances."""
     kept = load_kept(folder)
     request = kept.request if tolerances is None else replace(kept.request, tolerances=tolerances)
     cases = KeptCases(request, folder, kept)
@@ -101,7 +101,7 @@ class KeptCases(Cases):
         return LazyArrays((each.removeprefix(prefix) for each in file.files if each.startswith(prefix)), load)
 
     def get_kept(self, case: ModelCase) -> KeptCase:
-        """Return what was kept of a case; of one that was not computed there is nothing."""
+        """Return what was kept of a case, which is empty for a case that was not computed."""
         return self.known.get(case.name, KeptCase(case.name))
 
     def build(self, name: str) -> ModelCase | None:
@@ -171,7 +171,7 @@ class KeptExamination(Examination):
         return Work(kept.steps), [self.cases.load("target", case.name, each) for each in range(kept.samples)]
 
     def vote(self, case: ModelCase, ours: tuple[TensorComparison, ...], verdict: Verdict, voter: Target) -> Verdict:  # noqa: ARG002 as it is called
-        """Return the verdict with the kept vote of the second reference; without a kept vote it has none."""
+        """Return the verdict with the kept vote of the second reference, if there is one."""
         results = [self.cases.load("voter", case.name, number) for number in range(len(case.trials))]
         if not all(results) or self.cases.get_kept(case).is_refused:
             return verdict

@@ -42,8 +42,8 @@ from assay.models.values.tensors import Tolerance
 from assay.system.fast_dataclasses import fields, replace
 
 Goal = Literal["check", "compare", "bisect", "reduce"]
-TORCH = "torch"  # the back end of torch modules, and their reference
-FLOAT64 = Target("torch-float64", TORCH, {"precision": "float64"})  # the voter
+TORCH = "torch"  # the back end of torch modules, and the name of their reference
+FLOAT64 = Target("torch-float64", TORCH, {"precision": "float64"})  # the second reference for torch modules
 _TORCH_RUN_S = 900.0  # includes the time of torch.compile
 _OTHERS = (  # flags that only apply to ONNX models
     "inputs function ranges dims keep_dims groups compile_flags run_flags ir_dir compile_profile_dir run_profile_dir "
@@ -68,8 +68,8 @@ def build_request(flags: ModelFlags, goal: Goal) -> ModelRequest:
     others = list_stems(project.folders) if settings.models else []
     notes = [*_judge_names(flags, project, stem, known), *find_unknown_stems(settings, [stem, *others])]
     vote = choose_voter(flags.vote, settings.vote, reference, target, None)
-    is_own = tolerances != settings.tolerances  # set for the model's own name: another file would not get them
-    # settings are for other models, too: names that this one lacks are left out
+    is_own = tolerances != settings.tolerances  # tolerances of the model's own table do not apply to another file
+    # tolerances for names of other models, which settings may contain, are left out
     kept = [text for text in render_tolerances(held) if known.covers(parse_tolerance_texts([text]))]
     return replace(
         _begin_request(flags, goal, reference, target, held, StepLimits()),
@@ -134,8 +134,8 @@ def _check_flags(flags: ModelFlags, goal: Goal) -> None:
 
 
 def _judge_names(flags: ModelFlags, project: Project, stem: str, known: KnownNames) -> tuple[str, ...]:
-    """Raise UsageError for tolerances of unknown names. Tolerances that the settings give for all models may be for
-    others; if the project has no other models, they are only noted."""
+    """Raise UsageError for tolerances of unknown names. Names in the settings for all models may be in any model of the
+    project; if the project has no other models, a note about unknown names is returned."""
     settings = project.settings
     refuse_unknown_flags(flags.tolerances, known)
     refuse_unknown_of_model(settings, stem, known)
@@ -150,7 +150,7 @@ def _judge_names(flags: ModelFlags, project: Project, stem: str, known: KnownNam
 
 
 def build_split_request(flags: ModelFlags) -> ModelRequest:
-    """Build a request in which the reference is its own target: nothing else computes."""
+    """Build a request in which the reference is its own target, so that no other target runs."""
     name = flags.reference or load_project(os.getcwd()).settings.reference or DEFAULT_REFERENCE
     return build_request(flags.replace(target=name, vote=NO_VOTER), "check")
 
@@ -186,7 +186,7 @@ def _choose_inputs(flags: ModelFlags, base: InputChoice) -> InputChoice:
 
 
 def build_torch_request(flags: ModelFlags, goal: Goal) -> ModelRequest:
-    """Build the request. Raises UsageError for invalid flags before anything runs."""
+    """Build the request for a torch module. Raises UsageError for invalid flags before anything runs."""
     path, _, name = flags.model.rpartition(":")
     if not os.path.isfile(path):
         raise UsageError(
@@ -223,7 +223,7 @@ def _is_rewrite(text: str) -> bool:
 
 
 def load_torch_target(text: str) -> Target:
-    """Load a target that computes torch modules, or `module:Class`. Raises NotFoundError, or UsageError for others."""
+    """Load a target for torch modules, or `module:Class`. Raises NotFoundError, or UsageError for ONNX targets."""
     if _is_rewrite(text):
         source, _, name = text.rpartition(":")
         place = f"{os.path.abspath(source)}:{name}" if source.endswith(".py") else text
@@ -238,7 +238,7 @@ def load_torch_target(text: str) -> Target:
 
 
 def build_manner(flags: ModelFlags, reference: str | None, target: Target, tolerances: Sequence[str]) -> Flags:
-    """Return flags that request the same of another model."""
+    """Return flags that make the same request for another model."""
     limits = (("--compile-timeout", flags.compile_timeout_s), ("--run-timeout", flags.run_timeout_s))
     given = [
         ("--reference", reference),

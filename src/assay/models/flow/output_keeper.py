@@ -1,6 +1,6 @@
 """`--keep-outputs`: writes the tensors of both sides into plain files for `assay model judge` (`flow.kept_outputs`).
 
-A folder has `reference.npz`, `target.npz` and `inputs.npz`, whose arrays are called `CASE/SAMPLE/TENSOR`, and
+The folder contains `reference.npz`, `target.npz` and `inputs.npz`, whose arrays are named `CASE/SAMPLE/TENSOR`, and
 `outputs.json`, which is written last: the request, the cases, and facts about their graph. `context.npz` has what
 bounds are computed from (magnitudes of sums, values before they were rounded), `voter.npz` the outputs of a second
 reference.
@@ -35,7 +35,7 @@ SIDES = ("reference", "target", "inputs", "context", "voter")
 
 @dataclass(frozen=True, slots=True)
 class KeptCase:
-    """One computed case. Its arrays are in the files, under its name."""
+    """One computed case, whose arrays are in the files under the case's name."""
 
     name: str
     layer: Layer | None = None
@@ -48,8 +48,8 @@ class KeptCase:
     bounds: Mapping[str, Tolerance] = field(default_factory=dict)
     chance: Mapping[str, str] = field(default_factory=dict)
     integers: tuple[Finding, ...] = ()
-    ops: tuple[str, ...] = ()  # for a layer that is judged by how much correct runtimes differ
-    terms: tuple[int, ...] = ()  # by sample
+    ops: tuple[str, ...] = ()  # operators of a layer that is judged by how much correct runtimes differ
+    terms: tuple[int, ...] = ()  # number of terms of an element, by sample
     is_refused: bool = False  # whether the second reference has no vote in this case
 
 
@@ -58,7 +58,7 @@ class KeptOutputs:
     """The content of `outputs.json`."""
 
     request: ModelRequest
-    report: ModelReport  # without its cases
+    report: ModelReport  # the check's report without its cases
     outline: Outline
     cases: tuple[KeptCase, ...]
     skipped: Mapping[str, str] = field(default_factory=dict)  # case → why the case was not computed alone
@@ -66,9 +66,9 @@ class KeptOutputs:
     coarse: Mapping[str, str] = field(default_factory=dict)
     step_sizes: Mapping[str, float] = field(default_factory=dict)
     models: Mapping[str, str] = field(default_factory=dict)  # file name → sha256
-    inputs: tuple[tuple[TensorSpec, ...], ...] = ()  # by sample
+    inputs: tuple[tuple[TensorSpec, ...], ...] = ()  # specs of the inputs, by sample
     files: Mapping[str, str] = field(default_factory=dict)  # file name → sha256
-    dtypes: Mapping[str, str] = field(default_factory=dict)  # of arrays whose type numpy's files do not support
+    dtypes: Mapping[str, str] = field(default_factory=dict)  # array → its type, if numpy's files do not support it
 
 
 def choose_folder(path: str | None) -> str:
@@ -92,7 +92,7 @@ class OutputKeeper:
         try:
             os.makedirs(folder, exist_ok=True)
             for name in os.listdir(folder):
-                os.remove(os.path.join(folder, name))  # an earlier output of ours: see `choose_folder`
+                os.remove(os.path.join(folder, name))  # a file of an earlier check: see `choose_folder`
             self._paths = {side: os.path.join(folder, f"{side}.npz") for side in SIDES}
             self._files = {side: zipfile.ZipFile(path, "w", allowZip64=True) for side, path in self._paths.items()}
         except OSError as error:

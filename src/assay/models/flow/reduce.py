@@ -1,8 +1,8 @@
-"""`assay model reduce`: the smallest model that still shows a target's failure.
+"""`assay model reduce`: finds the smallest model that still shows a target's failure.
 
-The failure's own signature is the oracle: the step and the way in which it failed, with numbers and names removed from
-the message; or outputs that differ. Every sample is kept, and the result is computed again without the cache
-before it is reported. For a torch module the result is the first wrong call, with the fewest rows that fail.
+A smaller model must fail with the same signature: the step and the way in which it failed, and the message without
+numbers and names; or outputs that differ. Every sample is kept, and the smallest model is computed again without the
+cache before it is reported. For a torch module the result is the first wrong call, with the fewest rows that fail.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ def _search(examination: Examination) -> FaultSearch:
     if examination.request.is_torch:
         return _reduce_call(examination)
     search, report_case = LayerSearch(examination), examination.report_case
-    with examination.builder.forgetting():  # no files of trials are kept
+    with examination.builder.forgetting():  # files of models that are only tried are not kept
         find_wrong(search)
         case, report = _choose_start(search)
-        if report.verdict.kind not in WRONG:  # the target is right, or the verdict is undecided
+        if report.verdict.kind not in WRONG:  # the target is correct, or the verdict is inconclusive
             state = "right" if report.verdict.kind is VerdictKind.PASS else "not shown to be wrong"
             what = f"as a whole it is {state} on {report.target}: there is nothing to reduce"
             request = examination.request
@@ -79,7 +79,7 @@ def _choose_start(search: LayerSearch) -> tuple[ModelCase, CaseReport]:
 
 
 def _choose_samples(search: LayerSearch, case: ModelCase, report: CaseReport) -> _Trials:
-    """Choose all samples; if their shapes differ, those of the first shape that fails: a model has only one."""
+    """Choose all samples or, if each shape has its own model, the samples of the first model that fails."""
     signature = build_signature(report)
     assert signature is not None
     for model in dict.fromkeys(trial.model for trial in case.trials):
@@ -110,7 +110,7 @@ def _report(trials: _Trials, reduced: Reduced, report_case: Report) -> FaultSear
     final = trials.build_case(reduced.model, reduced.samples)
     builder = search.examination.builder
     builder.begin_again()
-    with builder.changing(recompute=True):  # a reported failure has been seen twice
+    with builder.changing(recompute=True):  # a failure is reported only if it occurs twice
         again = search.examination.examine(final)
     is_same = build_signature(again) == trials.signature
     if not is_same:
@@ -164,14 +164,14 @@ def write_result(search: LayerSearch, reduced: Reduced) -> tuple[str, list[str]]
 
 @dataclass(frozen=True, slots=True)
 class _Trials:
-    """Computes candidates on the reference and on the target."""
+    """Computes candidates for a smaller model on the reference and on the target."""
 
     search: LayerSearch
     case: ModelCase
     signature: Signature
 
     def examine(self, candidate: Candidate) -> CaseReport | None:
-        """Return the report of a candidate; None if the reference cannot compute it, so that it proves nothing."""
+        """Return the report of a candidate; None if the reference cannot compute it, which proves nothing."""
         with self.search.examination.builder.borrowing():
             try:
                 case = self.build_case(candidate.model, candidate.samples)
@@ -197,8 +197,8 @@ class _Trials:
         return ModelCase(name, layer, outputs, (), tuple(trials), quantized=quantized, makers=makers)
 
     def _find_layer(self, model: Any) -> Layer | None:
-        """Return the layer of a single node, which is judged by its operator under the name of the layer in the whole
-        model that makes the same tensor, else of the one that the reduction began with."""
+        """Return a layer for a model of a single node, which is judged by its operator, or None. It is named after the
+        layer that the reduction began with, or the layer of the full model that makes the same tensor."""
         nodes = [node for node in model.graph.node if node.op_type != "Constant"]
         if len(nodes) != 1:
             return None
@@ -307,7 +307,7 @@ class _CallReduction:
     layer: Layer
 
     def shrink(self) -> tuple[str, int] | None:
-        """Return the file and how many rows its inputs have, 0: all; None if the call does not fail alone."""
+        """Return the written file and the number of rows of its inputs (0: all); None if the call is correct alone."""
         smallest = self._try(0)
         one = self._try(1) if smallest is not None and smallest[1] > 1 else None
         while one is None and smallest is not None and smallest[1] > 1:
@@ -324,7 +324,7 @@ class _CallReduction:
         return self._write(path, smallest[0]), smallest[1]
 
     def _try(self, rows: int) -> tuple[str, int] | None:
-        """Return the folder of the inputs; None if a part with so many rows does not fail."""
+        """Return the folder of the inputs, and their number of rows; None if a part with `rows` rows does not fail."""
         examination, cases = self.examination, self.examination.cases
         assert isinstance(cases, TorchCases)
         folder, count = cases.keep_inputs(self._label, rows)

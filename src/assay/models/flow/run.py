@@ -1,4 +1,4 @@
-"""Checks, bisections and reductions as runs of the study `model`; the times of checks for the benchmark history."""
+"""Executes checks, bisections and reductions as runs of the study `model`; adds times to the benchmark history."""
 
 from __future__ import annotations
 
@@ -54,20 +54,20 @@ def run_model(
     watch_timings: Callable[[], Any] | None = None,
     command_line: tuple[str, ...] = (),
 ) -> Finished:
-    """Run a request and return its report. Raises its process's errors: invalid model or inputs, a missing extra."""
+    """Run a request and return its report. Raises errors of the run's process: an invalid model, a missing extra."""
     settings = load_settings(os.getcwd(), os.environ)
     location = find_study_location(STUDY, flags.root, settings)
     study = build_bare_study(STUDY, "assay model", os.getcwd())
     farm = choose_asked_farm(study, flags.on, settings)
     request = replace(request, folder=request.folder or os.getcwd())
-    if flags.root and request.manner:  # so that the results of the advised commands are in the same root
+    if flags.root and request.manner:  # the suggested commands use the same root
         request = replace(request, manner=(*request.manner, ("--root", location.root)))
-    if farm is not None:  # the advised commands run on the same farm
+    if farm is not None:  # the suggested commands run on the same farm
         request = replace(request, origin=(*request.origin, ("--farm", farm.name)))
     spec = build_spec(request, flags, location)
     watch = watch_timings() if watch_timings is not None else None
     given = hooks or RunHooks(tick_s=0.1)
-    # profiling is a measurement: it has the machine for itself, like a benchmark
+    # profiling is a measurement, for which the machine must run nothing else, as for a benchmark
     is_profiling = request.compile_profile_dir is not None or request.run_profile_dir is not None
     use: Use = "benchmark" if is_profiling else "check"
     watched = run_specs(
@@ -94,14 +94,14 @@ def run_model(
             cpu_s = (outcome.cpu_s if outcome else 0.0) or 0.0
             timings = build_timings(finished.report)
             watch.add(location.root, flags.label, folder, cpu_s, notes.append, **timings)
-        except (AssayError, OSError) as error:  # this changes no verdict
+        except (AssayError, OSError) as error:  # missing times change no verdict
             notes.append(f"the times are not in the benchmark history: {error}")
     return replace(finished, notes=tuple(dict.fromkeys(notes)))
 
 
 def render_request(request: ModelRequest, location: StudyLocation) -> str:
-    """Return the request for the child's command line; if it is too long for that, the path of a file in the study that
-    has it, so that the run can be started again."""
+    """Return the request for the child's command line. A request that is too long is written to a file in the study, so
+    that the run can be started again, and the file's path is returned."""
     text = json.dumps(build_plain(request), allow_nan=False)
     if len(text) <= _LONGEST_ARGUMENT:
         return text
@@ -143,7 +143,7 @@ def build_spec(request: ModelRequest, flags: RunFlags, location: StudyLocation) 
 
 
 def conclude(report: Report) -> Finished:
-    """Return the report of a run. If the run has none, raises the reason."""
+    """Return the report of a run. Raises an error with the reason if the run has no report."""
     if not report.entries or report.problem:
         raise InfrastructureError(report.problem or "the check was not started")
     entry = report.entries[0]
@@ -164,17 +164,17 @@ def conclude(report: Report) -> Finished:
         text = f"the check ended without a report: {reason or 'its process died'}"
         error = InfrastructureError(text, tail or None)
     if entry.state is State.TIMEOUT:
-        error.exit_code = ExitCode.FAILED  # the user's own limit
+        error.exit_code = ExitCode.FAILED  # the limit that ended the run is the user's
     raise error
 
 
-# The benchmark history gets only complete measurements: a check of all cases in which nothing came from the cache. An
-# execution without the numbers of a layer means that the layer broke, so executions with failed cases are left out. The
-# run time of a simulator is an estimate and is left out as well.
+# The benchmark history gets only complete measurements: a check of all cases in which nothing came from the cache. The
+# history reads an execution without the numbers of a layer as a broken layer. The run time of a simulator is an
+# estimate, which the history does not get.
 
 
 def build_timings(report: ModelReport) -> dict[str, Any]:
-    """Return the facts of the history's execution, as `timings.watch` takes them."""
+    """Return the facts of an execution in the benchmark history, as `timings.watch` takes them."""
     return {
         "id": os.path.basename(report.run_dir)[-26:],
         "method": name_method(report),
@@ -187,7 +187,7 @@ def build_timings(report: ModelReport) -> dict[str, Any]:
 
 
 def is_whole(request: ModelRequest, report: ModelReport) -> bool:
-    """Return whether this was a check of all cases, of which some passed and none came from the cache."""
+    """Return whether this was a check of all cases, of which some passed, and no step of those came from the cache."""
     steps = [step for case in _choose_cases(report) for step in case.steps]
     return request.goal == "check" and not request.only and bool(steps) and not any(step.cached for step in steps)
 

@@ -1,10 +1,10 @@
-"""Files that steps leave: the inputs of a failed step, and dumps of tools.
+"""Manages the files that steps leave: the inputs of a failed step, and dumps of tools.
 
 A step works on files in temporary folders. Files that are needed to reproduce a failure are copied next to the tensors
 that differ, and the texts of the outcome name the copies, so that its command line can be executed again.
 
-Dumps get one folder per case, and in it one for each further sample. Users may have files there as well. So a dump
-records its files, and only those are removed before the next one: passes of two compilations must not be mixed.
+Dumps get one folder per case, which has a folder for each further sample. Users may have files in these folders, too. A
+dump therefore records its files, and the next dump removes only recorded files, so as not to mix two compilations.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from assay.models.values.model import Job, StepOutcome, Target
 from assay.system.fast_dataclasses import dataclass, field, replace
 from assay.system.files import write_atomic
 
-MOST_BYTES = 64 * 1024 * 1024  # of one file or folder: a larger one is not copied, and the command keeps its path
+MOST_BYTES = 64 * 1024 * 1024  # a larger file or folder is not copied, and the command keeps its path
 
 
 def keep_failure(failure_dir: str, target: Target, job: Job, outcome: StepOutcome) -> StepOutcome:
-    """Return the outcome with paths that stay valid. If the disk is full, only the copy is lost."""
+    """Return the outcome with paths of copies, which stay valid; a file that cannot be copied keeps its path."""
     if not failure_dir:
         return outcome
     name = re.sub(r"[^\w.+-]+", "_", f"{job.step}-{target.name}")
@@ -101,12 +101,12 @@ NOTE = ".assay-dump"  # lists the names of the files that a dump wrote, one per 
 class DumpFolders:
     """The folders for dumps of one process."""
 
-    _samples: dict[tuple[str, str], list[str]] = field(default_factory=dict)  # folder, step → what went in, in turn
-    _begun: dict[str, Callable[[], tuple[str, ...]]] = field(default_factory=dict)  # folder → what was written since
+    _samples: dict[tuple[str, str], list[str]] = field(default_factory=dict)  # folder, step → hashes of inputs in order
+    _begun: dict[str, Callable[[], tuple[str, ...]]] = field(default_factory=dict)  # folder → the files written since
 
     def choose(self, base: str, case: str, step: str, sha: str) -> str:
-        """Return the case's own folder for the first sample, or for the model if all samples share it; then `sample_2`,
-        … Steps may share a folder."""
+        """Return the case's own folder for the first sample, or for a model that all samples share; the folders of
+        further samples, `sample_2`, …, are in it. Steps may share a folder."""
         folder = os.path.join(os.path.abspath(base), case)
         known = self._samples.setdefault((folder, step), [])
         if sha not in known:
@@ -115,7 +115,7 @@ class DumpFolders:
         return make_folder(folder if number == 1 else os.path.join(folder, f"sample_{number}"))
 
     def clear(self, folder: str) -> None:
-        """Remove the files of an earlier dump, once for each process."""
+        """Remove the files of an earlier process's dump from a folder, at the first call for this folder."""
         if folder in self._begun:
             return
         names: list[str] = []
@@ -129,7 +129,7 @@ class DumpFolders:
         """Record the files that are new or have changed since `clear`."""
         written = [os.path.relpath(path, folder) for path in self._begun[folder]()]
         names, path = [name for name in written if name != NOTE], os.path.join(folder, NOTE)
-        with suppress(OSError):  # without the note the next dump removes nothing
+        with suppress(OSError):  # without this file the next dump removes nothing
             if not names:
                 os.unlink(path)
                 return
@@ -137,7 +137,7 @@ class DumpFolders:
 
 
 def _remove(folder: str, path: str) -> None:
-    """Remove a file, and folders that are empty afterwards: tools make some for their passes."""
+    """Remove a file, and folders that are empty afterwards, which tools make for their passes."""
     if not path.startswith(folder + os.sep):
         return
     with suppress(OSError):

@@ -1,10 +1,10 @@
-"""Targets by name, checked before anything runs; the targets of a project; and the second reference, which votes if a
-target differs.
+"""Loads targets by name and checks them before anything runs; chooses a project's targets, and the second reference,
+which votes if a target differs.
 
-The second reference is neither the target nor the first reference: a target that votes for itself always agrees with
-itself, and nothing could ever fail. An evaluator that computes an operator wrong would excuse whatever a target does to
-it: before a vote counts, the operators concerned are tested with ordinary numbers, against their definition in float64,
-or against the other reference if there is no formula for them.
+The second reference is neither the target nor the first reference: a target always agrees with itself, so with its own
+vote nothing could ever fail. A second reference that computes an operator wrong would excuse any fault of a target in
+it. Before a vote counts, the case's operators are therefore tested with ordinary numbers, against their definition in
+float64, or against the first reference if there is no formula for an operator.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from assay.values.study import Problem
 from assay.values.verdict import VerdictKind
 
 LLVM_CPU = "iree"  # the reference of the Torq spellings
-TORQ = "torq"  # the target of the Torq spellings, if the project has none of the hardware's name
+TORQ = "torq"  # the target of the Torq spellings, if no target of the project has the hardware's name
 _WITH_TOOLS = ("command", "ssh")
 _MESSAGE = re.compile(r"target [^:]+: (?:(?P<key>\w+)(?P<rest>\b.*)|.*)", re.DOTALL)
 
@@ -41,9 +41,9 @@ _MESSAGE = re.compile(r"target [^:]+: (?:(?P<key>\w+)(?P<rest>\b.*)|.*)", re.DOT
 def load_checked_target(
     text: str, folder: str | None = None, equip: Callable[[Target], Target] = lambda target: target
 ) -> Target:
-    """Load the target of this name from this folder. Raises NotFoundError, or ConfigError for an invalid table. The
-    result of `equip` is checked: a board's address turns a target of commands into one that ssh reaches. A user's own
-    back end is only loaded by its worker."""
+    """Load the target of this name from this folder. Raises NotFoundError, or ConfigError for an invalid table. `equip`
+    may change the target before it is checked: a board's address turns a command target into an ssh target. A user's
+    own back end is loaded only by its worker, so it is not checked."""
     settings = load_settings(folder or os.getcwd(), os.environ)
     named = parse_target(text, settings)
     target = equip(named)
@@ -61,8 +61,8 @@ def load_checked_target(
 
 
 def load_reference(text: str, folder: str | None = None) -> Target:
-    """Return the reference of this name. onnxruntime does not optimise unless its table requests it: optimised, it
-    computes int4 weights in 8 bits, and is up to 2% off."""
+    """Return the reference of this name. As a reference, onnxruntime does not optimise unless its table requests it:
+    with optimisations it computes int4 weights in 8 bits, and is up to 2% off."""
     found = load_checked_target(text, folder)
     if found.backend != "ort" or "optimize" in found.options:
         return found
@@ -70,14 +70,14 @@ def load_reference(text: str, folder: str | None = None) -> Target:
 
 
 def _build_problem(target: Target, settings: Settings, error: UsageError) -> Problem:
-    """Build the problem of an error such as `target npu: compile: …`: its position is the table that has the key, which
-    may be that of the target that this one is like."""
+    """Build the problem of an error such as `target npu: compile: …`, with the position of the key, which may be in the
+    table of a target that this target is `like`."""
     match = _MESSAGE.fullmatch(error.message)
     key = match["key"] if match and match["key"] in target.options else ""
     text = error.message.removeprefix(f"target {target.name}: ")
     tables, name = read_target_tables(settings), target.name
     while not tables[name].find(key) and (like := tables[name].find("like")) and like.value in tables:
-        name = str(like.value)  # not circular: the target could be read
+        name = str(like.value)  # `like` is not circular, since the target could be read
     name = name if tables[name].find(key) else target.name
     place = f"targets.{name}.{key}" if key else f"targets.{name}"
     position = (tables[name].find(key) or tables[name]).position
@@ -86,7 +86,7 @@ def _build_problem(target: Target, settings: Settings, error: UsageError) -> Pro
 
 @dataclass(frozen=True, slots=True)
 class Extras:
-    """Settings that a target gets in addition to its own. An absent value changes nothing."""
+    """Settings that a target gets in addition to its own; None or an empty value changes nothing."""
 
     chip: Mapping[str, Any] = field(default_factory=dict)
     hardware: str | None = None
@@ -115,13 +115,13 @@ def build_target(project: Project, name: str, extras: Extras) -> Target:
 
 
 def build_hardware_target(project: Project, hardware: str, extras: Extras) -> Target:
-    """Return the project's own target of this name; else one of Torq's tools, with the name of the hardware."""
+    """Return the project's target with the name of the hardware, else the target `torq` for this hardware."""
     name = hardware if hardware in project.targets else TORQ
     return replace(build_target(project, name, replace(extras, hardware=hardware)), name=hardware)
 
 
 def explain_hardware(project: Project, hardware: str) -> str:
-    """Return a hint for failures of Torq's own tools: perhaps a target of the project was meant."""
+    """Return a hint for failures of Torq's own tools, in case a target of the project was meant."""
     if hardware in project.targets:
         return ""
     known = did_you_mean(hardware, project.targets)
@@ -146,7 +146,7 @@ def _equip(target: Target, extras: Extras) -> Target:
     commands = str([target.options.get(name) for name in ("import", "compile", "run")])
     has_flags = extras.chip.get("compile_flags") or extras.chip.get("run_flags")
     if chip and not (has_tools and ("{chip}" in commands or has_flags)):
-        # the reference would compute the same for all of them, and every test would pass for the wrong chip
+        # the target would compute the same for all chips, and every test would pass for the wrong chip
         raise UsageError(
             f"the target {target.name} does not use chips", "name {chip} in its commands, or leave --torq-chips out"
         )
@@ -162,20 +162,20 @@ def _equip(target: Target, extras: Extras) -> Target:
     return build_board_target(found, extras.address, port=extras.port, key=extras.key)
 
 
-_USUAL = ("reference", "ort")  # onnx's own evaluator; onnxruntime if the evaluator is the first reference
-_COMMAND_OPTIONS = ("import", "compile", "run", "env", "chip", "hardware")  # without those of its location
+_USUAL = ("reference", "ort")  # default second references: onnx's evaluator, else onnxruntime
+_COMMAND_OPTIONS = ("import", "compile", "run", "env", "chip", "hardware")  # options other than the location
 
 
 @dataclass(frozen=True, slots=True)
 class Vote:
-    """The target that votes, if any. `note`: why a voter of the settings does not vote."""
+    """The target that votes, if any; `note` is why the voter in the settings does not vote."""
 
     voter: Target | None = None
     note: str = ""
 
 
 def choose_voter(flag: str | None, setting: str | None, reference: Target, target: Target, folder: str | None) -> Vote:
-    """Choose the voter. Raises UsageError if a flag names one of the two; a setting may be for other targets."""
+    """Choose the voter. Raises UsageError if a flag names the engine of `reference` or `target`; a setting may."""
     text = flag or setting
     if text == NO_VOTER:
         return Vote()
@@ -193,8 +193,8 @@ def choose_voter(flag: str | None, setting: str | None, reference: Target, targe
 
 
 def is_same_engine(one: Target, other: Target) -> bool:
-    """Whether both are one library, with any options: its kernels share their faults. Programs, and users' own back
-    ends, are the same engine only if their commands are equal: with others, one may compute in another way."""
+    """Return whether both targets are the same library, with any options, since its kernels share their faults.
+    Programs, and users' own back ends, are the same engine only if their options and flags are equal."""
     are_tools = one.backend in _WITH_TOOLS and other.backend in _WITH_TOOLS
     if not are_tools and one.backend != other.backend:
         return False
@@ -207,15 +207,15 @@ def is_same_engine(one: Target, other: Target) -> bool:
 
 @dataclass(slots=True)
 class VoterTests:
-    """Tests which operators the references compute right. Each use of an operator is tried once; the store keeps an
-    evaluator's result until its version changes."""
+    """Tests which operators the references compute correctly. Each use of an operator is tested once; the store keeps
+    a reference's result until the reference's version changes."""
 
     builder: ArtifactBuilder
     cases: Cases
     _known: dict[tuple[str, str], str] = field(default_factory=dict)
 
     def find_fault(self, engine: Target, case: ModelCase) -> str:
-        """Return the first operator of the case that this reference computes wrong, and its error; "" if none is."""
+        """Return the first operator of the case that this reference computes wrong, with the error; empty if none."""
         parts = [case] if case.layer is not None else self._choose_layers(case)
         for part in parts:
             model = load_model(part.trials[0].model.path)
@@ -228,7 +228,7 @@ class VoterTests:
         return ""
 
     def _choose_layers(self, case: ModelCase) -> Iterator[ModelCase]:
-        """One layer for each use of an operator in a case of several layers."""
+        """Yield one layer for each use of an operator in a case of several layers."""
         nodes = self.cases.proto.graph.node
         ops = {node.op_type for node in load_model(case.trials[0].model.path, weights=False).graph.node}
         chosen: dict[str, str] = {}

@@ -1,9 +1,9 @@
-"""The cases of a torch module: its calls of modules or ops, forward and backward, in the place of a model's layers.
+"""The cases of a torch module: its calls of modules or ops, forward and backward, which correspond to layers.
 
 The reference records every call with its tensors, once for each sample. Then the reference and the target execute each
-call alone from the same inputs, rounded to the target's type: a difference is the call's own. The reference itself
-measures how much may differ, with rounding of the target's type added at each border: for a call alone, and for the
-whole model, in which errors accumulate.
+call alone from the same inputs, rounded to the target's type, so that a difference begins in this call. How much may
+differ is measured on the reference, with rounding of the target's type added to the tensors of each call: for a call
+alone, and for the whole model, in which errors accumulate.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ from assay.system.fast_dataclasses import asdict, replace
 from assay.values.verdict import Verdict
 
 BACKWARD = ":backward"
-NOISE_FACTOR = 4.0  # times the effect of rounding at the borders on the reference
-LOST_DB = -20 * math.log10(NOISE_FACTOR / 2)  # noise of half the tensor's own size: its numbers prove nothing
+NOISE_FACTOR = 4.0  # times the effect on the reference of rounding at calls
+LOST_DB = -20 * math.log10(NOISE_FACTOR / 2)  # noise of half the tensor's size, with which its numbers prove nothing
 _CHANCE = "random numbers"
 
 
@@ -60,14 +60,14 @@ class TorchCases(Cases):
     def __init__(self, request: ModelRequest, builder: ArtifactBuilder) -> None:
         super().__init__(request, builder)
         self.stem = os.path.splitext(os.path.basename(request.model))[0]
-        self._alone: dict[str, dict[str, Tolerance]] = {}  # bounds, by case
+        self._alone: dict[str, dict[str, Tolerance]] = {}  # case → tensor → bound
         self._errors: dict[tuple[str, str], TypicalError] = {}  # (case, tensor) → error
         self._noisy: dict[tuple[str, int], Arrays] = {}  # (case, sample) → the reference's results with rounding
-        self._unknown: set[str] = set()  # tensors that consist of rounding errors
+        self._unknown: set[str] = set()  # tensors that are only rounding errors
 
     @cached_property
     def samples(self) -> tuple[Product, ...]:
-        """One recording for each sample: `build()` is called with another seed."""
+        """One recording for each sample, for which `build()` is called with another seed."""
         found = []
         for number in range(self.request.inputs.samples):
             spec = self._write(self._spec("trace", number))
@@ -97,7 +97,7 @@ class TorchCases(Cases):
 
     @cached_property
     def calls(self) -> list[dict[str, Any]]:
-        """Calls of all samples that the target can make, in the order of their ends. Notes name the other calls."""
+        """Calls in all samples that the target can make, in the order of their ends; notes name other calls."""
         plan, known = self.plans[0], self.survey["labels"]
         self.notes += plan["notes"]
         shared = set.intersection(*({call["label"] for call in each["calls"]} for each in self.plans))
@@ -188,14 +188,14 @@ class TorchCases(Cases):
         return ModelCase(layer.name, layer, outputs, (), tuple(trials), problem)
 
     def _choose_known(self, bounds: Mapping[str, Tolerance], names: Sequence[str]) -> tuple[str, ...]:
-        """Return the names without tensors that are rounding errors only, as the gradient of a useless bias."""
+        """Return the names without tensors that are only rounding errors, such as the gradient of a useless bias."""
         lost = {name for name, bound in bounds.items() if (bound.min_sqnr_db or 0.0) < LOST_DB}
         self._unknown |= lost & set(names)
         return tuple(name for name in names if name not in lost) or tuple(names)
 
     def _widen(self, bounds: dict[str, Tolerance], exact: Arrays, noisy: Arrays, size: int) -> None:
-        """Widen each tensor's bound to several times the effect of rounding to the target's type; in the gradient of a
-        bias or a scale, which is a sum over `size` elements, torch may round after each of them."""
+        """Widen each tensor's bound to several times the effect of rounding to the target's type. The gradient of a
+        bias or a scale is a sum of `size` elements, and torch may round after each addition."""
         least, unit = self._least, FLOATS[self._kind].eps
         for name in noisy:
             if name not in exact:
@@ -214,9 +214,9 @@ class TorchCases(Cases):
             bounds[name] = replace(least, rel=max(known.rel or 0.0, largest), min_sqnr_db=worst_db)
 
     def _find_state(self, spec: PartSpec, sample: Product, expected: Arrays) -> str:
-        """Return why a call is not a function of its inputs: the reference gives other results alone than inside."""
+        """Return why a call is not a function of its inputs; empty if the reference's results alone are correct."""
         if spec.backward or self.grain != self.plans[0]["grain"]:
-            return ""  # tensors of another type are not comparable
+            return ""  # tensors of different types are not comparable
         inside = Tensors(sample.path)
         compared = [compare_tensors(name, inside[name], expected[name]) for name in expected if name in inside]
         worst = max((each.error for each in compared), default=0.0)
@@ -231,11 +231,11 @@ class TorchCases(Cases):
         return folder, int(Tensors(folder)["rows"])
 
     def discard(self, case: ModelCase) -> None:
-        """Remove nothing: files of a call are small, and are removed with the store."""
+        """Remove nothing: files of a call are small."""
 
     @cached_property
     def bounds(self) -> dict[str, Tolerance]:
-        """Several times the effect of rounding to the target's type on each tensor inside the reference."""
+        """The bounds by tensor: several times the effect of rounding to the target's type inside the reference."""
         found: dict[str, Tolerance] = {}
         for number, sample in enumerate(self.samples):
             spec = self._write(replace(self._spec("noise", number), grain=self.grain))
@@ -261,7 +261,7 @@ class TorchCases(Cases):
         return replace(given, model=model, by_tensor={**self._alone.get(case.name, {}), **given.by_tensor})
 
     def look_closer(self, case: ModelCase, number: int, wanted: Arrays, actual: Arrays, judged: Judged) -> Judged:
-        """Add findings on rows and columns of a layer alone; gradients of the whole model get no ranks of scores."""
+        """Add findings on slices of a layer's tensors; remove flags on rankings from gradients of the whole model."""
         if case.layer is None:
             flags = [tuple(flag for flag in each.flags if not flag.startswith(OTHER_LARGEST)) for each in judged[1]]
             pairs = zip(judged[1], flags, strict=True)
@@ -277,11 +277,11 @@ class TorchCases(Cases):
     ) -> TensorComparison:
         noisy, floor = self._noisy[case.name, number].get(compared.name), find_floor(self.grain)
         error = measure_typical(expected, actual)
-        if noisy is None or error is None or expected.ndim < 2:  # the gradient of a bias may be rounding errors alone
+        if noisy is None or error is None or expected.ndim < 2:  # the gradient of a bias may be only rounding errors
             return compared
         label = case.layer.label if case.layer else ""
         call = self.parts[label.removesuffix(BACKWARD)]
-        if label.endswith(BACKWARD) and not call["is_leaf"]:  # one activation at a threshold changes its gradients
+        if label.endswith(BACKWARD) and not call["is_leaf"]:  # one activation at a threshold changes all gradients
             return compared
         shapes = str([self._shapes.get(name) for name in call["inputs"]])
         factor = FACTOR if call["is_leaf"] else COMPOSITE_FACTOR

@@ -1,17 +1,17 @@
-"""An output of a layer that got exactly what the reference had: is it as near as correct runtimes are to each other?
+"""Judges a layer that is computed alone with the reference's inputs by how far correct runtimes are apart.
 
-How far apart they are was measured by `benchmarks/model_noise.py`, operator by operator. 1,302 models of one
+`benchmarks/model_noise.py` measured how far apart correct runtimes are, operator by operator. 1,302 models of one
 operator, by operator, size, type and distribution of the inputs, were computed by onnxruntime with and without
 optimisations, OpenVINO, onnx's evaluator, in float64, and by sums that add one term after another; a sixth of them by
 IREE. A family's row is the largest difference in the half that is called `chosen`, rounded up, in units of the type
 (eps) at the scale of an element, rounding of the terms that are added up aside. The script prints how much of its row
 each operator uses, and the error rates on the other half: docs/explanation/layer-alone.md.
 
-Up to FACTOR times the row is noise: PASS. What is LIMIT times larger than noise is wrong, whatever the type allows:
-FAIL. Between the two it is CHANGED, with the number: the target computes something else.
+A difference up to FACTOR times the row is noise: PASS. A difference LIMIT times larger than noise is wrong, whatever
+the type allows: FAIL. A difference between the two is CHANGED, with the number: the target computes something else.
 
-An operator that rounds into its type is judged by what it rounds: only an element near a tie may go the other way, and
-where many ties do, they must not all go in one direction.
+An operator that rounds into its type is judged by the values before rounding: only an element near a tie may be rounded
+the other way, and many such elements must not all be rounded in one direction.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from assay.values.verdict import Finding, VerdictKind
 FACTOR = 4.0
 LIMIT = 32.0
 TIE_SHARE = 1e-3  # fraction of elements that may be a step off, without unrounded values; measured: 3e-5 in 8 bits
-FEWEST_COHERENT = 256  # elements: rounding errors of fewer need not cancel
+FEWEST_COHERENT = 256  # elements: the rounding errors of fewer elements need not cancel
 
 
 @dataclass(frozen=True, slots=True)
 class NoiseRow:
-    """Noise in units of the type; `root`: more units for each root of the number of terms, in float32: the 16-bit types
-    are added up in float32. `common`: of the factor or offset that all elements share; None: it has no bound."""
+    """Noise in units of the type; `root`: more units for each root of the number of terms, only for float32, since
+    16-bit types are added up in it. `common`: noise of the factor or offset that all elements share; None: no bound."""
 
     units: float
     root: float = 0.0
@@ -72,12 +72,12 @@ _ROWS = {
 }
 _BY_OP = {op: row for names, row in _ROWS.items() for op in names.split()}
 _SHORT = NoiseRow(0.5)  # results that are computed in float32 and rounded to 16 bits once are at most one unit apart
-_PLAIN = 1.0  # most units of operators that may follow another one in its layer: those that only copy or scale
+_PLAIN = 1.0  # most units of an operator that may follow another one in a layer: it only copies or scales
 
 
 @dataclass(frozen=True, slots=True)
 class RoundingNoise:
-    """Bounds as fractions of the scale; `common` is infinite if it has no bound."""
+    """Bounds as fractions of the scale; `common` is infinite if a shared factor or offset has no bound."""
 
     rel: float
     wrong: float
@@ -85,7 +85,7 @@ class RoundingNoise:
 
 
 def find_noise(ops: Sequence[str], dtypes: tuple[str, str], terms: int) -> RoundingNoise | None:
-    """Return the noise of a layer of these operators, whose elements are sums of so many terms; None if unknown."""
+    """Return the noise of a layer of these operators, whose elements are sums of `terms` terms; None if unknown."""
     rows = [_BY_OP.get(op) for op in ops]
     if dtypes[0] != dtypes[1] or not rows or any(row is None or row.units > _PLAIN for row in rows[1:]):
         return None
@@ -100,18 +100,18 @@ def find_noise(ops: Sequence[str], dtypes: tuple[str, str], terms: int) -> Round
     return RoundingNoise(rel, LIMIT * max(rel, kind.eps), common)
 
 
-_NEAR = 8 * 2.0**-23  # times an unrounded float: float32's own rounding of a quotient or a product, four times
-_MOST_STEPS = 2.0**16  # integers are rounded from a multiple of their range's lowest value, as exact as the range
-_NEAR_SMALL = 2.0**-10  # for types of 8 bits and fewer: they may be rounded twice, by way of float16
-_MOST_LOST = 0.5  # fraction of the elements that differ: saturated ones are far from the unrounded values, too
-_FEWEST = 16  # number of elements that go in one direction by chance only rarely
+_NEAR = 8 * 2.0**-23  # times an unrounded float: four times float32's own rounding of a quotient or a product
+_MOST_STEPS = 2.0**16  # the margin around a tie grows with an integer's magnitude up to this many steps
+_NEAR_SMALL = 2.0**-10  # for types of 8 bits and fewer, which may be rounded twice, by way of float16
+_MOST_LOST = 0.5  # fraction of the elements that differ: saturated elements are far from the unrounded values, too
+_FEWEST = 16  # so many elements are rarely rounded in one direction by chance
 _COHERENT = 4.0  # standard deviations
 
 
 @dataclass(frozen=True, slots=True)
 class LayerOrigin:
     """The computation of a layer alone: its operators, the number of terms of an element, and for each output the
-    values before rounding, in steps of its type (None: it is not rounded, or they are not known)."""
+    values before rounding, in steps of its type (None: the output is not rounded, or the values are not known)."""
 
     ops: tuple[str, ...]
     count_terms: Callable[[], int]
@@ -122,12 +122,12 @@ class LayerOrigin:
 class Ties:
     """Elements that differ, compared with the values before rounding."""
 
-    count: int  # of all elements
-    off: int = 0  # further from the unrounded value than the reference's, and not near a tie
-    far: int = 0  # of these: by more than one step
-    near: int = 0  # near a tie
-    up: int = 0  # of those near a tie: larger than the reference's
-    better: int = 0  # nearer to the unrounded value than the reference's, and not near a tie
+    count: int  # number of all elements
+    off: int = 0  # elements further from the unrounded value than the reference's, and not near a tie
+    far: int = 0  # elements of `off` that are more than one step from the reference's
+    near: int = 0  # elements near a tie
+    up: int = 0  # elements near a tie that are larger than the reference's
+    better: int = 0  # elements nearer to the unrounded value than the reference's, and not near a tie
 
     @property
     def is_coherent(self) -> bool:
@@ -135,15 +135,15 @@ class Ties:
 
 
 def is_coherent(signed: float, count: int) -> bool:
-    """Return whether so many elements agree in direction by more than chance; `signed`: those up less those down."""
+    """Return whether `count` elements agree in direction by more than chance; `signed`: number up less number down."""
     return count >= _FEWEST and abs(signed) > _COHERENT * count**0.5
 
 
 def find_ties(origin: LayerOrigin, name: str, expected: Array, actual: Array) -> Ties | None:
-    """Compare the elements that differ with the values before rounding. None if these are not known, have another
-    shape, are not finite or are far from both sides."""
+    """Compare the elements that differ with the values before rounding. None if those values are not known, have
+    another size, are not finite or are far from both sides."""
     kind = FLOATS.get(name_dtype(expected))
-    # only integers have steps, and float types that a longer type is rounded into
+    # only integers, and float types that a longer type is rounded into, have steps
     is_rounded = find_kind(expected) is Kind.INTEGER or (kind is not None and kind.bits <= 16)
     unrounded = origin.compute_unrounded(name) if is_rounded else None
     if unrounded is None or unrounded.size != expected.size:
@@ -152,7 +152,7 @@ def find_ties(origin: LayerOrigin, name: str, expected: Array, actual: Array) ->
     found = np.flatnonzero(left != right)
     left, right, exact = left[found], right[found], exact[found]
     if not kind and origin.ops[-1].startswith("Cast") and np.array_equal(left, np.trunc(exact)):
-        return None  # it truncates: there is no tie
+        return None  # the reference truncates, so there are no ties
     if not (np.isfinite(left) & np.isfinite(right) & np.isfinite(exact)).all():
         return None
     if not kind and np.mean((np.abs(left - exact) > 1) & (np.abs(right - exact) > 1)) > _MOST_LOST:
@@ -169,7 +169,7 @@ def find_ties(origin: LayerOrigin, name: str, expected: Array, actual: Array) ->
 
 
 def judge_ties(found: TensorComparison, ties: Ties, *, is_float: bool) -> Iterator[Finding]:
-    """Judge steps: integers that are off without a tie nearby are wrong, unless few; for floats the type decides."""
+    """Judge elements that are a step off: integers that are not near a tie are wrong, unless they are few."""
     if ties.off:
         is_wrong = not is_float and (ties.far or ties.off > max(1.0, TIE_SHARE * ties.count))
         text = f"{render_share(ties.off, ties.count)} are rounded otherwise, although no tie is near"
@@ -183,7 +183,7 @@ def judge_ties(found: TensorComparison, ties: Ties, *, is_float: bool) -> Iterat
 
 
 def describe_better(ties: Ties, largest: float) -> str:
-    """Describe where the target is right by the definition and the reference is not; empty if nowhere."""
+    """Describe where the target is nearer to the unrounded values than the reference; empty if nowhere."""
     if not ties.better:
         return ""
     where = render_share(ties.better, ties.count)
@@ -191,7 +191,7 @@ def describe_better(ties: Ties, largest: float) -> str:
 
 
 def judge_steps(found: TensorComparison, differing: int, signed: float) -> Iterator[Finding]:
-    """Judge integers whose unrounded values are not known: ties are rare, and go both ways."""
+    """Judge integers whose unrounded values are not known: ties are rare, and are rounded both up and down."""
     allowed = max(1.0, TIE_SHARE * found.count)
     if differing > allowed:
         coherent = is_coherent(signed, differing)
@@ -204,7 +204,7 @@ def judge_steps(found: TensorComparison, differing: int, signed: float) -> Itera
 def judge_noise(
     found: TensorComparison, noise: RoundingNoise, beyond: int, common: float, slack: Array | None
 ) -> Iterator[Finding]:
-    """Judge by noise. `beyond`: elements that are further off; `common`: the factor or offset of all of them."""
+    """Judge by noise. `beyond`: elements that are further off; `common`: a factor or offset that all elements share."""
     measured = f"correct runtimes differ by at most {noise.rel:.2g} here"
     if beyond:
         text = f"{render_share(beyond, found.count)} are off by up to {found.max_rel:.3g} of the scale; {measured}"

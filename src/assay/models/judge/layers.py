@@ -1,11 +1,11 @@
-"""Which layer is to blame: the first whose output is wrong while everything that it read is correct.
+"""Finds the layer to blame: the first layer whose output is wrong although its inputs are correct.
 
-Tensors are compared as they come out of the whole model, so a wrong layer makes all that follow it wrong, and rounding
-grows on its way. A layer is therefore blamed only when the error is born in it: its output is wrong, none of its inputs
-is, and the error is several times larger than theirs. Where a tensor crosses the tolerance by small steps, no layer is
-to blame: that is drift, and the layers are ranked by how much each adds. A layer that is wrong in isolation, with the
-reference's inputs, is blamed in any case. What no rounding explains (a NaN, a shape, a type, a dead output) is blamed
-wherever it is born, however small.
+Tensors are compared as they come out of the whole model, so a wrong layer makes all following layers wrong, and
+rounding errors grow from layer to layer. A layer is therefore blamed only when the error begins in it: its output is
+wrong, its inputs are correct, and its error is several times larger than the errors of its inputs. If errors cross the
+tolerance by small steps, no layer is to blame: that is drift, and the layers are ranked by how much each adds. A layer
+that is wrong in isolation, with the reference's inputs, is blamed in any case. An error that no rounding explains (a
+NaN, a shape, a type, a dead output) is blamed on the layer in which it begins.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from assay.system.fast_dataclasses import dataclass, replace
 from assay.values.verdict import Finding, Verdict, VerdictKind
 
 _RIGHT = (VerdictKind.PASS, VerdictKind.CHANGED)
-JUMP = 4.0  # a factor up to this one means that an error of the inputs has grown, and did not begin in this layer
+JUMP = 4.0  # up to this factor, an error of the inputs has grown; a larger one means that it began in this layer
 _MOST_LABELS = 5
-_NOISE_SHARE = 0.05  # fraction of the tolerance: smaller errors of inputs count as that much, as they are rounding
+_NOISE_SHARE = 0.05  # fraction of the tolerance that errors of inputs count as at least: smaller errors are rounding
 
 
 class Blame(StrEnum):
-    """How the search ended."""
+    """How the search for the layer to blame ended."""
 
     NOTHING = "nothing is wrong"
     BORN = "born here"
@@ -37,17 +37,17 @@ class Blame(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Growth:
     layer: Layer
-    before: float  # largest error of its inputs
-    after: float  # largest error of its outputs
-    factor: float  # how many times larger, rounding of inputs aside; infinite for errors that no rounding explains
+    before: float  # largest error of the layer's inputs
+    after: float  # largest error of the layer's outputs
+    factor: float  # ratio of the errors, rounding of inputs aside; infinite for errors that no rounding explains
     is_wrong: bool
     is_inherited: bool  # one of the inputs is already wrong
-    is_wrong_alone: bool = False  # with the reference's inputs
+    is_wrong_alone: bool = False  # outputs are wrong with the reference's inputs
 
 
 @dataclass(frozen=True, slots=True)
 class Localisation:
-    """The result of the search. `ranking` begins with the layer that adds most."""
+    """The layer to blame, if any, and the reason; `ranking` begins with the layer that adds most."""
 
     blame: Blame
     first: Layer | None
@@ -61,12 +61,12 @@ def localise(
     local: Mapping[str, TensorComparison] | None = None,
     excused: Container[str] = (),
 ) -> Localisation:
-    """Find the layer to blame. `layers` in topological order; `accumulated` by tensor name, as it comes out of the
-    model on the target.
+    """Find the layer to blame. `layers` are in topological order; `accumulated` are comparisons, by tensor name, of the
+    tensors inside the model on the target.
 
-    `local`, by tensor name too: outputs of layers computed with the reference's inputs. A layer that is correct in
-    isolation only amplifies errors of its inputs, and is not blamed, unless these were exactly the reference's.
-    `excused`: names of layers where the references disagree as much; they are not blamed.
+    `local` are comparisons, by tensor name, of outputs that are computed with the reference's inputs. A layer that is
+    correct in isolation only amplifies errors of its inputs, and is not blamed, unless its inputs have no error.
+    `excused` are names of layers where the references disagree as much, which are not blamed.
     """
     graph = _Graph(layers, accumulated)
     growths = [growth for layer in layers if (growth := _measure(graph, layer, local or {})) is not None]
@@ -88,17 +88,17 @@ class _Graph:
         self.comparisons = comparisons
         self._makers = {name: layer for layer in layers for name in layer.outputs}
         self._errors = {name: (_find_error(found), is_wrong(found)) for name, found in comparisons.items()}
-        for layer in layers:  # each layer comes after those that it reads from
+        for layer in layers:  # each layer comes after the layers that it reads from
             before = _worst(map(self.find_error, layer.inputs))
             for name in layer.outputs:
                 self._errors.setdefault(name, before)
 
     def find_error(self, tensor: str) -> tuple[float, bool]:
-        """Return the error of a tensor and whether it is wrong; if it was not compared, those of its layer's inputs."""
+        """Return a tensor's error and whether it is wrong; an uncompared tensor has those of its layer's inputs."""
         return self._errors.get(tensor, (0.0, False))
 
     def find_unseen(self, layer: Layer) -> tuple[Layer, ...]:
-        """Return the layers before this one whose outputs were not compared, up to those with compared outputs."""
+        """Return the layers before this one whose outputs were not compared, back to layers with compared outputs."""
         found: dict[int, Layer] = {}
         waiting = list(layer.inputs)
         while waiting:
@@ -116,7 +116,7 @@ def _worst(known: Iterable[tuple[float, bool]]) -> tuple[float, bool]:
 
 
 def _find_error(comparison: TensorComparison) -> float:
-    """Return the error relative to the scale; if correct by an absolute bound, at most what the relative one allows."""
+    """Return the error relative to the scale; a correct tensor's error is at most what the relative bound allows."""
     if is_wrong(comparison) or not comparison.tolerance.rel:
         return comparison.error
     return min(comparison.error, comparison.tolerance.rel)
@@ -153,7 +153,7 @@ def _find_factor(output: TensorComparison, before: float) -> float:
 
 
 def _describe_birth(growth: Growth, unseen: Sequence[Layer]) -> str:
-    """Describe why the error begins in this layer, which shows the error itself. `unseen`: see `_Graph.find_unseen`."""
+    """Describe why the error begins in this layer. `unseen`: the layers before it that were not compared."""
     if growth.is_inherited:
         inputs = f"its inputs are off too (error {growth.before:.2g}), but it is also wrong in isolation"
     else:
@@ -199,7 +199,7 @@ def conclude(
     alone = find_same(reports, failure)
     if failure is not None and alone is not None:
         first = alone.layer
-    else:  # both views may be right: a layer that is wrong in isolation need not show in this model, and the reverse
+    else:  # a layer may be wrong only in isolation, or only inside the model
         views = (inside.first, alone.layer if alone else None)
         first = min(filter(None, views), key=lambda layer: layer.number, default=None)
     if first is None:
@@ -238,7 +238,7 @@ def is_excused(alone: CaseReport) -> bool:
 
 
 def confirm(alone: CaseReport) -> bool | None:
-    """Return whether a layer is wrong in isolation; None if it cannot be computed alone, or proves nothing there."""
+    """Return whether a layer is wrong in isolation; None if computing it alone is not possible or proves nothing."""
     return None if alone.verdict.kind is VerdictKind.INCONCLUSIVE else alone.verdict.kind in WRONG
 
 
@@ -316,20 +316,19 @@ def excuse_chance(
     return Verdict.of(findings, verdict.comparisons), tuple(found)
 
 
-# If two references disagree with each other as much as the target does, it is not known which is correct. A layer that
-# amplifies rounding (a logarithm near zero, a difference of nearly equal numbers) gives two correct runtimes results
-# that are far apart. Failing the target for being as far from one of them would be unjust; passing it would be blind.
-# It is INCONCLUSIVE, with both numbers. Only rounding is excused, and only as much of it as the references show: never
-# a NaN, a shape, a type or a constant output, and never more than twice their own disagreement. What is CHANGED is
-# within its bound, and passes then.
+# If two references disagree with each other as much as the target does, it is not known which is correct: two correct
+# runtimes may be far apart in a layer that amplifies rounding (a logarithm near zero, a difference of nearly equal
+# numbers). Such a target is neither FAIL nor PASS but INCONCLUSIVE, with both numbers. Only rounding is excused, and at
+# most twice the disagreement of the references: never a NaN, a shape, a type or a constant output. A tensor that is
+# CHANGED is within its bound, and passes if the references disagree as much.
 
-AS_MUCH = 2.0  # times the references' own disagreement
+AS_MUCH = 2.0  # times the disagreement of the references
 
 
 def judge_votes(target: Sequence[TensorComparison], references: Sequence[TensorComparison]) -> Verdict:
-    """Judge by two references. `target`: the reference's tensors against the target's. `references`: against those of a
-    second reference. The findings' subjects name the tensors. Tensors that pass, and those that the second reference
-    lacks, are not changed."""
+    """Judge by two references. `target` compares the first reference with the target, `references` the first reference
+    with the second one. The findings' subjects name the tensors. The findings of tensors that pass, or that the second
+    reference lacks, are not changed."""
     others = {each.name: each for each in references}
     findings = list[Finding]()
     for each in target:
@@ -339,7 +338,7 @@ def judge_votes(target: Sequence[TensorComparison], references: Sequence[TensorC
             continue
         between, from_first = _render_errors(other), _render_errors(each)
         text = f"the references disagree: {between} between them, {from_first} from the first to the target"
-        # what is CHANGED is within its bound, and as near as correct runtimes are
+        # a CHANGED tensor is within its bound, and here as near as correct runtimes are
         kind = VerdictKind.PASS if each.verdict.kind is VerdictKind.CHANGED else VerdictKind.INCONCLUSIVE
         findings.append(Finding(kind, each.name, text, each.error, other.error))
     return Verdict.of(findings, sum(each.verdict.comparisons for each in target))
@@ -350,12 +349,12 @@ def _is_excused(target: TensorComparison, other: TensorComparison) -> bool:
     if not is_off or target.is_broken or other.is_broken:
         return False
     if target.shape != other.shape or target.nan != other.nan:
-        return False  # these do not compare with the same reference
+        return False  # the two do not compare with the same reference
     # every measure that could have failed the target: the worst element, all elements, the direction, the ranking
     pairs = [(target.max_rel, other.max_rel), (target.mean_abs, other.mean_abs)]
     if target.cosine is not None and other.cosine is not None:
         pairs.append((1 - target.cosine, 1 - other.cosine + 1e-12))  # the rounding error of 1 - 1 in double precision
-    if target.tolerance.top_k is not None:  # without a requested ranking the shown one decides nothing
+    if target.tolerance.top_k is not None:  # a ranking counts only if it was requested
         pairs.append((_misranked(target), _misranked(other)))
     return all(mine <= AS_MUCH * theirs for mine, theirs in pairs)
 

@@ -1,9 +1,9 @@
-"""Layers of one kind next to each other, and parts of one tensor: is one of them further off than the others?
+"""Compares layers of one kind, and slices of one tensor, with each other: is one further off than the others?
 
 On one target, layers of one class round alike: in bfloat16 their errors agree within a few percent, and so do rows and
 columns of one output. A layer that is further off than its peers computes something else, although it is within what
-its type allows and the end of the model hides it; so does one row in a thousand. `benchmarks/torch_models.py` measures
-how often that finds a planted fault, and that it blames no correct model.
+its type allows and the end of the model hides it; so may one row in a thousand. `benchmarks/torch_models.py` measures
+how often this comparison finds a planted fault, and that it blames no correct model.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from assay.system.fast_dataclasses import dataclass, replace
 from assay.values.verdict import Finding, Verdict, VerdictKind
 
 FACTOR = 1.4  # times the median of the peers, and more for a small tensor: see `find_limit`
-COMPOSITE_FACTOR = 2.5  # for a call that contains others: thresholds are rounded on the way
+COMPOSITE_FACTOR = 2.5  # for a call that contains other calls: thresholds inside it amplify rounding
 SLICE_FACTOR = 6.0  # times the median of the tensor's other rows: one of a thousand rows is far out by chance
 NOISE_FACTOR = 3.0  # times the worst row of the reference with rounding in it
 FEWEST_PEERS = 3  # including the layer itself
 FEWEST_SLICES = 8
-FEWEST_ELEMENTS = 16  # of a slice: with fewer, errors differ by chance
-MOST_SHARE = 0.25  # fraction of the slices: if more are off, the fault is not in a few of them
+FEWEST_ELEMENTS = 16  # elements of a slice: with fewer, errors differ by chance
+MOST_SHARE = 0.25  # fraction of the slices: if more are off, the fault is not in a few slices
 _SUMS = 2e-6  # error in float32 of a sum in another order
 
 
 def find_floor(grain: str) -> float:
-    """Return the error below which this type's rounding explains it, whatever the error of the peers is."""
+    """Return the error that this type's rounding explains, whatever the error of the peers is."""
     kind = FLOATS.get("float16" if grain == "tf32" else grain)
     return max(_SUMS if kind is None or kind.bits <= 32 else 0.0, kind.eps / 8 if kind else 0.0)
 
@@ -45,12 +45,12 @@ class OddSlice:
     count: int  # number of odd slices
     length: int
     error: float  # error of the worst slice, as a fraction of its norm
-    usual: float
+    usual: float  # error of the median slice
 
 
 def find_odd_slice(expected: Any, actual: Any, noisy: Any, floor: float) -> OddSlice | None:
-    """Return the worst of the rows or columns that are further off than the others, in their own size and in theirs,
-    and than those of the reference with rounding in it (`noisy`): a value at a threshold moves a whole row."""
+    """Return the worst slice that is further off than the others, both relative to its size and absolutely, and than
+    any slice of the reference computed with rounding (`noisy`): a value at a threshold moves a whole row."""
     if len({each.shape for each in (expected, actual, noisy)}) > 1 or not _has_numbers(expected):
         return None
     left, right, rounded = (np.asarray(each).astype(np.float64) for each in (expected, actual, noisy))
@@ -101,8 +101,8 @@ def _add(compared: TensorComparison, text: str, value: float, bound: float) -> T
 
 
 def measure_typical(expected: Any, actual: Any) -> float | None:
-    """Return the error of an ordinary row, as a fraction of its size: a few huge elements, as in language models,
-    decide nothing. None if there is no number to compare."""
+    """Return the median error of a row, as a fraction of its size, on which a few huge elements, as in language models,
+    have no effect. None if there is no number to compare."""
     if expected.shape != actual.shape or not _has_numbers(expected):
         return None
     left, right = (np.asarray(each).astype(np.float64) for each in (expected, actual))
@@ -114,12 +114,12 @@ def measure_typical(expected: Any, actual: Any) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class TypicalError:
-    """The error of one tensor on the target, and that of the reference computed with rounding."""
+    """The error of one tensor on the target, and its error in the reference computed with rounding."""
 
     target: float
     noise: float
     factor: float = FACTOR
-    shapes: str = ""  # of the inputs: sums of other lengths round differently
+    shapes: str = ""  # shapes of the inputs: sums of other lengths round differently
 
     def compare(self, floor: float) -> float:
         return self.target / max(self.noise, floor)
@@ -130,7 +130,7 @@ _Kind = tuple[str, str, str]
 
 
 def judge_peers(reports: Sequence[CaseReport], errors: Errors, floor: float) -> list[CaseReport]:
-    """Return the reports with a finding for each tensor that is further off than those of other layers of its kind."""
+    """Return the reports with a finding for each tensor that is further off than its peers in other layers."""
     peers: dict[_Kind, list[float]] = defaultdict(list)
     for report in reports:
         for compared in report.local if report.layer else ():
@@ -148,7 +148,7 @@ def name_kind(report: CaseReport, compared: TensorComparison, error: TypicalErro
 
 
 def find_limit(peers: Sequence[float], error: TypicalError, count: int, floor: float) -> float:
-    """Return the limit of a tensor's error by those of its peers and its noise; with few elements errors vary more."""
+    """Return the limit of a tensor's error by its peers' errors and its noise; with few elements errors vary more."""
     usual = max(median(peers) * max(error.noise, floor), floor)
     return error.factor * (1 + 3 / math.sqrt(max(count, 1))) * usual
 

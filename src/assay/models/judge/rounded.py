@@ -1,8 +1,8 @@
-"""How far a quantised tensor may be from the float one: a few times as far as the float model is when it is rounded.
+"""Bounds a quantised tensor's distance from the float one: a few times the distance of the float model when rounded.
 
-The yardstick is the first model itself, with weights and activations rounded to the bits of the second in steps of an
-equal size over the range of these very values. A quantised model that is correct is coarser where its ranges come from
-other samples. The factors were chosen by `benchmarks/model_compare.py` on one half of its models; the rates of the
+Bounds are derived from the first model, with weights and activations rounded to the second model's bits in steps of an
+equal size over the range of these very values. A correct quantised model is coarser where its ranges come from other
+samples. The factors were chosen by `benchmarks/model_compare.py` on one half of its models; the error rates of the
 other half are in docs/explanation/model-error-rates.md.
 """
 
@@ -18,18 +18,18 @@ from assay.models.libraries import np
 from assay.models.values.tensors import Tolerance
 from assay.values.verdict import Finding, VerdictKind
 
-WORSE_DB = 14.0  # noise of the whole tensor, for a layer alone
-WORSE_INSIDE_DB = 22.0  # inside the model, where the errors of all layers before it add up
+WORSE_DB = 14.0  # dB that the noise of the whole tensor may be worse, for a layer alone
+WORSE_INSIDE_DB = 22.0  # dB inside the model, where the errors of all layers before a tensor add up
 FURTHER = 12.0  # times the error of a single element
 SHIFT = 4.0  # times the noise: an offset or a factor that all elements share
-LEAST_DB = 8.0  # for a layer alone: with less it computes something else, whatever its rounding is
-LEAST_CLIPPED_DB = 12.0  # ratio of the values that integers can express to those that they cannot
-_FEWEST = 64  # elements: noise of fewer need not cancel
+LEAST_DB = 8.0  # for a layer alone: with less signal to noise it computes something else, whatever its rounding is
+LEAST_CLIPPED_DB = 12.0  # least ratio of all values to what integers cut off
+_FEWEST = 64  # elements: the noise of fewer elements need not cancel
 _BEST_DB = 60.0
 
 
 def build_bound(expected: Array, rounded: Array, worse_db: float) -> Tolerance:
-    """Return the bounds of a tensor from its values in the first model, and in that model rounded."""
+    """Return the bounds of a tensor from its values in the first model and in the rounded first model."""
     plain = Tolerance(check_dtype=False)
     if not np.issubdtype(expected.dtype, np.floating) or expected.shape != rounded.shape or not expected.size:
         return plain
@@ -51,7 +51,7 @@ def build_bound(expected: Array, rounded: Array, worse_db: float) -> Tolerance:
 
 
 def judge_range(name: str, expected: Array, least: float, largest: float, step: float) -> Finding | None:
-    """Judge the values that are cut off, since integers of this scale cannot express them. A few of them are normal."""
+    """Judge how much is cut off because integers of this scale cannot express it; a few such values are normal."""
     values = expected.astype(np.float64)
     lost = values - np.clip(values, least - step, largest + step)
     signal, noise = float(np.square(values).sum()), float(np.square(lost).sum())

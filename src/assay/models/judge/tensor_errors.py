@@ -1,27 +1,27 @@
-"""The error of every element of large tensors, a block at a time, and the scale that errors are measured by.
+"""Computes the errors of all elements of large tensors, block by block, and the scale to which errors are relative.
 
-A block is a tuple of slices, one for each axis, so that a position in it is a position in the tensor. Nothing here
-makes a copy that is larger than a block. Integers are subtracted as integers, 64-bit ones as well: a float would make
-2**53 and 2**53 + 1 the same.
+A block is a tuple of slices, one for each axis, so that a position in a block gives the position in the tensor. No
+function here makes a copy that is larger than a block. Integers, also of 64 bits, are subtracted as integers: a float
+would make 2**53 and 2**53 + 1 the same.
 
-Rounding in a sum is as large as the terms of the sum, however small the sum is, so an element must not be measured by
-itself alone: 1e-5 next to 100 is as precise as the 100, and a relative error of 100% there means nothing. Nor must all
-be measured by the largest: one channel of 64 that is a thousand times smaller than the others and becomes zero would
-pass. Hence
+Rounding in a sum is as large as the terms of the sum, however small the sum is, so the error of an element must not be
+relative to that element alone: 1e-5 next to 100 is as precise as the 100, and its relative error of 100% means nothing.
+Nor must all errors be relative to the largest element: one channel of 64 that is a thousand times smaller than the
+others and becomes zero would pass. Errors are therefore relative to
 
     scale of an element = the smallest root mean square of the slices that contain it, one for each axis,
                           but at least a tenth of that of the whole tensor; zeros do not count
 
-so that rows, channels and samples of a batch are each measured by their own size, without knowing which axis means
-what. The tenth protects a channel whose terms cancel: its rounding comes from terms that its outputs do not show.
-Zeros are most often what a Relu left out, and say nothing of the size of the rest; counting them made the
-errors of correct targets look up to five times larger. A slice of fewer than eight elements has no size worth the name.
-The root mean square rather than the largest, for outliers: one activation of 100 among thousands of 0.001 must not make
-0.001 an error that does not count. Measured on real models: docs/explanation/comparing-tensors.md.
+so that errors of rows, channels and samples of a batch are each relative to their own size, without knowing which axis
+is which. The tenth protects a channel whose terms cancel: its rounding comes from terms that its outputs do not show.
+Zeros are most often the result of a Relu, and do not show the size of other elements; counting them made the errors of
+correct targets look up to five times larger. A slice of fewer than eight elements is too small to have its own scale.
+The scale is the root mean square, not the maximum, because of outliers: an activation of 100 among thousands of 0.001
+must not hide an error of 0.001. docs/explanation/comparing-tensors.md has measurements of real models.
 
-Values that stand for "nothing" (-1e9, -65504 or the lowest float in a masked attention) would hide everything next to
-them: when the largest elements are several, all about one value of -1e4 or below, and a thousand times larger than all
-the rest, the scale is that of the rest.
+Values that stand for "nothing" (-1e9, -65504 or the lowest float in a masked attention) would hide errors of all other
+elements: if several elements are close to one value of -1e4 or below, and a thousand times larger than all others, the
+scale is computed from the others.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def find_kind(array: Array) -> Kind:
 
 
 def walk_blocks(shape: tuple[int, ...], limit: int = BLOCK_ELEMENTS) -> Iterator[Block]:
-    """Yield blocks in the order of memory; they cover a tensor of one or more axes, the leading ones by index."""
+    """Yield blocks, in the order of memory, that cover a tensor of one or more axes; leading axes have length 1."""
     if 0 in shape:
         return
     axis = next(position for position in range(len(shape)) if math.prod(shape[position + 1 :]) <= limit)
@@ -91,7 +91,7 @@ def walk_blocks(shape: tuple[int, ...], limit: int = BLOCK_ELEMENTS) -> Iterator
 
 
 def read_block(array: Array, block: Block, kind: Kind) -> Array:
-    """Return a block in the type of the computation, exact but for 64-bit integers, which are compared unchanged."""
+    """Return a block in the type of the computation, which is exact for every type except 64-bit integers."""
     if kind is Kind.COMPLEX:
         return array[block].astype(np.complex128)
     if array.dtype.kind == "f" and array.dtype.itemsize > 8:
@@ -107,7 +107,7 @@ class Survey:
     inf: int
     finite: int
     largest: float  # largest magnitude of the finite elements
-    spread: float  # greatest less least finite element; of a complex number's parts the larger spread
+    spread: float  # greatest less least finite element; for complex numbers, the larger spread of the two parts
     is_constant: bool  # every element is the same finite number
 
     @property
@@ -120,7 +120,7 @@ def survey(array: Array) -> Survey:
     if kind is Kind.COMPLEX:
         parts = [_survey_real(array.real), _survey_real(array.imag)]
         nan = inf = 0
-        for block in walk_blocks(array.shape):  # one with a NaN in either part is NaN, else it may be infinite
+        for block in walk_blocks(array.shape):  # an element with a NaN in either part is NaN, else it may be infinite
             is_nan = np.isnan(array[block])
             nan += int(is_nan.sum())
             inf += int((np.isinf(array[block]) & ~is_nan).sum())
@@ -161,12 +161,12 @@ _SENTINEL = 1e4
 _SENTINEL_GAP = 1e3
 _SENTINEL_SPREAD = 0.01
 _FEWEST_SENTINELS = 2
-_PLAIN = (1e-140, 1e140)  # magnitudes whose squares a double holds
+_PLAIN = (1e-140, 1e140)  # magnitudes whose squares a double can represent
 
 
 @dataclass(frozen=True, slots=True)
 class TensorScale:
-    """`whole` is the tensor's scale; `slices` has the root mean square along each axis with large enough slices."""
+    """The scale of a tensor: `whole`, and in `slices` the root mean square along each axis with large enough slices."""
 
     whole: float
     slices: tuple[tuple[int, Array], ...] = ()
@@ -203,7 +203,7 @@ def build_scale(expected: Array, found: Survey) -> TensorScale:
 def _sum_squares(
     expected: Array, axes: list[int], cut: float, unit: float
 ) -> tuple[dict[int | None, Array], dict[int | None, Array]]:
-    """Return the sums of squares by axis, and of all elements under None; with the number of elements of each."""
+    """Return sums of squares by axis, with the sum of all elements under None, and the numbers of their elements."""
     kind = find_kind(expected)
     keys: list[int | None] = [None, *axes]
     squares = {key: np.zeros(1 if key is None else expected.shape[key]) for key in keys}
@@ -226,11 +226,11 @@ def _sum_squares(
 
 
 def find_sentinels(expected: Array, found: Survey) -> float:
-    """Return the magnitude from which on elements stand for "nothing"; infinite if none do."""
+    """Return the magnitude from which on elements stand for "nothing"; infinite without such elements."""
     if found.largest < _SENTINEL or found.is_constant or find_kind(expected) is not Kind.FLOAT:
         return math.inf
     bound = found.largest * (1 - _SENTINEL_SPREAD)
-    rest, above, below_zero = 0.0, 0, 0  # the largest magnitude below the bound; how many exceed it; negative ones
+    rest, above, below_zero = 0.0, 0, 0  # largest magnitude below the bound; counts beyond it; counts of negatives
     for block in walk_blocks(expected.shape):
         part = read_block(expected, block, Kind.FLOAT)
         size = np.abs(part)
@@ -244,7 +244,7 @@ def find_sentinels(expected: Array, found: Survey) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Errors:
-    """The errors of one block. An element that is not finite has the number 0; `misplaced`: whether that is wrong."""
+    """The errors of one block. Elements that are not finite count as 0; `misplaced` marks those that are wrong."""
 
     expected: Array
     actual: Array
@@ -258,7 +258,7 @@ class Errors:
 
 
 def find_common_kind(expected: Array, actual: Array) -> Kind | None:
-    """Return the kind that both can be compared as; None for texts next to numbers."""
+    """Return the kind as which both tensors can be compared; None for strings and numbers."""
     kinds = {find_kind(expected), find_kind(actual)}
     if Kind.TEXT in kinds:
         return Kind.TEXT if len(kinds) == 1 else None
@@ -269,8 +269,8 @@ def find_common_kind(expected: Array, actual: Array) -> Kind | None:
 def walk_errors(
     expected: Array, actual: Array, tolerance: Tolerance, scale: TensorScale, slack: Array | None = None
 ) -> Iterator[tuple[Block, Errors]]:
-    """Yield the errors of two tensors of numbers with one shape, block by block; the tolerance is complete. `slack`: an
-    absolute bound for each element, of the tensors' shape, which is added to the tolerance's own."""
+    """Yield the errors of two tensors of numbers with one shape, block by block. `tolerance` has no open bounds.
+    `slack`, of the tensors' shape, is an absolute bound for each element in addition to the tolerance's bounds."""
     kind = find_common_kind(expected, actual)
     for block in walk_blocks(expected.shape):
         with np.errstate(over="ignore", invalid="ignore"):
@@ -279,7 +279,7 @@ def walk_errors(
                 distance = subtract_integers(expected[block], actual[block])
                 wrong = distance > min(steps, _LARGEST_UINT if distance.dtype == np.uint64 else _LARGEST_UINT >> 1)
                 plain, other, error = (part.astype(np.float64) for part in (expected[block], actual[block], distance))
-                # plus half a step: exact integers that are off by one exceed the bound, with a finite ratio
+                # the bound is half a step more: exact integers that are off by one exceed it with a finite ratio
                 size = np.maximum(np.abs(plain), scale.at(block))
                 yield block, Errors(plain, other, error, size, steps + 0.5, wrong)
             else:
@@ -294,10 +294,10 @@ def subtract_integers(expected: Array, actual: Array) -> Array:
         distance -= expected.astype(np.int64)
         return np.abs(distance, out=distance)
     if len(wide) == 2 or (wide == {"uint64"} and expected.dtype != actual.dtype):
-        return np.abs(actual.astype(np.longdouble) - expected.astype(np.longdouble))  # enough for 64 bits and a sign
+        return np.abs(actual.astype(np.longdouble) - expected.astype(np.longdouble))  # exact for 64 bits and a sign
     left, right = (part.astype(next(iter(wide))) for part in (expected, actual))
     is_more = right > left
-    # modulo 2**64 the larger minus the smaller is correct, whatever their signs are
+    # modulo 2**64 the larger minus the smaller integer is correct, whatever their signs are
     return np.where(is_more, right.view(np.uint64) - left.view(np.uint64), left.view(np.uint64) - right.view(np.uint64))
 
 
@@ -305,7 +305,7 @@ def _compare_floats(
     expected: Array, actual: Array, block: Block, tolerance: Tolerance, scale: TensorScale, slack: Array | None
 ) -> Errors:
     kinds = {find_kind(expected), find_kind(actual)}
-    if Kind.INTEGER in kinds and Kind.COMPLEX not in kinds:  # next to a float: a long double holds 64-bit integers
+    if Kind.INTEGER in kinds and Kind.COMPLEX not in kinds:  # an integer and a float: a long double is exact
         left, right = expected[block].astype(np.longdouble), actual[block].astype(np.longdouble)
     else:
         kind = Kind.COMPLEX if Kind.COMPLEX in kinds else Kind.FLOAT
@@ -334,7 +334,7 @@ def _compare_floats(
 
 
 def measure_ulp(expected: Array, actual: Array) -> Array | None:
-    """Return how many numbers of their type lie between; zero for +0 and -0. None if they have no type in common."""
+    """Return the distances in ULP, zero between +0 and -0; None unless both tensors have the same float type."""
     kind = FLOATS.get(name_dtype(expected))
     if kind is None or kind.bits > 64 or expected.dtype != actual.dtype:
         return None

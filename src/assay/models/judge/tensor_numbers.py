@@ -21,8 +21,8 @@ from assay.models.values.tensors import Element, ErrorHistogram, Heat, Number, T
 from assay.system.fast_dataclasses import dataclass, field
 
 _LEAST = 1e-300  # the least divisor
-_UNBOUNDED = 1e250  # a relative error above it comes from a division by nearly nothing
-_TIE = 1e-6  # relative errors closer than this count as equal: the absolute ones decide
+_UNBOUNDED = 1e250  # a larger relative error comes from a division by nearly zero
+_TIE = 1e-6  # relative errors closer than this count as equal: absolute errors decide
 
 
 _LOWEST, _HIGHEST = -330, 310  # powers of ten in the range of a double
@@ -70,7 +70,7 @@ class DifferenceTally:
         self._add_places(block, errors, relative, scale.whole)
 
     def _add_products(self, errors: Errors, scale: TensorScale) -> None:
-        """Add the products in units whose squares do not overflow, and without elements that stand for "nothing"."""
+        """Add the products in units whose squares do not overflow, without elements that stand for "nothing"."""
         left, right = errors.expected, errors.actual
         if scale.cut < math.inf:
             used = np.abs(left) < scale.cut
@@ -83,7 +83,7 @@ class DifferenceTally:
         self.products = [total + more for total, more in zip(self.products, found, strict=True)]
 
     def _add_places(self, block: Block, errors: Errors, relative: Array, whole: float) -> None:
-        """Add the worst elements by relative error; among equal ones, as in a channel of zeros, by the absolute one."""
+        """Add the worst elements by relative error, or by absolute error among equal ones, as in a channel of zeros."""
         ranks = relative if errors.misplaced is None else np.where(errors.misplaced, math.inf, relative)
         least = self.extremes[-1].score if len(self.extremes) >= self.wanted else 0.0
         found = np.flatnonzero(ranks >= least * (1 - 2 * _TIE)) if least else np.flatnonzero(ranks)
@@ -131,7 +131,7 @@ def _limit(relative: float) -> float:
 
 
 def _dot(one: Array, other: Array) -> float:
-    """Return the product of two blocks, not by BLAS: its threads wait for each other if many tests share a machine."""
+    """Return the product of two blocks without BLAS, whose threads block each other if many tests share a machine."""
     return float(np.einsum("i,i->", one.ravel().conj(), other.ravel()).real)
 
 
@@ -145,7 +145,7 @@ def measure(
 
 
 def measure_texts(expected: Array, actual: Array, worst: int) -> DifferenceTally:
-    """Compare strings, which are equal or not: an error is 1."""
+    """Compare strings: the error of a string that differs is 1."""
     tally = DifferenceTally(worst)
     for index in np.ndindex(expected.shape):
         tally.finite += 1
@@ -192,7 +192,7 @@ def _name(value: Any) -> Number:
 
 
 def _distance(expected: Any, actual: Any) -> float:
-    """Return the distance of two elements; infinite if one of them is not finite, 1 for texts that differ."""
+    """Return the distance of two elements; infinite if either is not finite, 1 for strings that differ."""
     if isinstance(expected, str):
         return float(expected != actual)
     try:
@@ -207,7 +207,7 @@ class Ranking:
     rows: int
     agree: int
     first: tuple[int, ...] | None = None  # the index of the first row that disagrees
-    expected: int | None = None  # the index of the largest element there
+    expected: int | None = None  # the index of the largest element in that row of the expected tensor
     actual: int | None = None
 
     @property
@@ -216,8 +216,8 @@ class Ranking:
 
 
 def measure_top_k(expected: Array, actual: Array, k: int) -> Ranking:
-    """Measure in how many rows the k largest along the last axis are the same. Equal values at the edge may go either
-    way: a row agrees if one choice of k elements is correct for both sides."""
+    """Count the rows along the last axis whose k largest elements are the same. If equal values allow several choices
+    of k elements, a row agrees if one choice is correct for both sides."""
     length = expected.shape[-1] if expected.ndim else 1
     rows = expected.size // length if length else 0
     left, right = expected.reshape(rows, length), actual.reshape(rows, length)
@@ -238,7 +238,7 @@ def measure_top_k(expected: Array, actual: Array, k: int) -> Ranking:
 
 
 def _sortable(part: Array) -> Array:
-    """Return values for sorting: NaN counts as less than everything, so that it never is among the largest."""
+    """Return values for sorting: NaN counts as the smallest value, so that it never is among the largest."""
     if part.dtype.kind in "iub":
         return part
     plain = np.abs(part) if part.dtype.kind == "c" else part.astype(np.float64)
@@ -246,8 +246,8 @@ def _sortable(part: Array) -> Array:
 
 
 def _rows_agree(left: Array, right: Array, k: int) -> Array:
-    """Return which rows have a choice that is correct for both sides: it contains all that are surely among the largest
-    of either side, and only what may be among the largest of both."""
+    """Return which rows have a choice of k elements that is correct for both sides: it contains all elements that must
+    be among the largest of either side, and only elements that may be among the largest of both sides."""
     edges = [np.partition(side, -k, axis=-1)[:, -k][:, None] for side in (left, right)]
     surely = (left > edges[0]) | (right > edges[1])
     maybe = (left >= edges[0]) & (right >= edges[1])
@@ -255,13 +255,13 @@ def _rows_agree(left: Array, right: Array, k: int) -> Array:
 
 
 def can_draw(expected: Array, actual: Array) -> bool:
-    """Return whether both sides have numbers, of one shape, and at least one."""
+    """Return whether both sides have numbers, the same shape, and at least one element."""
     kind = find_common_kind(expected, actual)
     return kind not in (None, Kind.TEXT) and expected.shape == actual.shape and expected.size > 0
 
 
 def build_histogram(expected: Array, actual: Array) -> ErrorHistogram:
-    """Build a histogram of the absolute errors by powers of ten, of the sixteen largest powers."""
+    """Build a histogram of the absolute errors by powers of ten, for the sixteen largest powers."""
     expected, actual = np.atleast_1d(expected), np.atleast_1d(actual)
     totals = np.zeros(_HIGHEST - _LOWEST, dtype=np.int64)
     zero = broken = 0
@@ -284,8 +284,8 @@ def build_histogram(expected: Array, actual: Array) -> ErrorHistogram:
 
 
 def build_heat(expected: Array, actual: Array, rows: int, columns: int, tolerance: Tolerance) -> Heat:
-    """Build a map of at most so many rows and columns over the two longest axes, with the largest error along the other
-    axes. The tolerance is complete."""
+    """Build a map of at most `rows` rows and `columns` columns over the two longest axes, with the largest error along
+    the other axes. `tolerance` has no open bounds."""
     expected, actual = np.atleast_1d(expected), np.atleast_1d(actual)
     axes = find_longest(expected.shape)
     across, down = [*(expected.shape[axis] for axis in reversed(axes)), 1][:2]
@@ -293,7 +293,7 @@ def build_heat(expected: Array, actual: Array, rows: int, columns: int, toleranc
     grid = np.zeros((min(rows, lengths[0]), min(columns, lengths[1])))
     for block, errors in walk_errors(expected, actual, tolerance, build_scale(expected, survey(expected))):
         excess = np.minimum(errors.error / np.maximum(errors.bound, _LEAST), _LARGEST)
-        # an element that is wrong for another reason (its ULP) is more than 1 in any case
+        # an element that is wrong for another reason (its ULP) gets more than 1 in any case
         excess = np.where(errors.wrong, np.maximum(excess, math.nextafter(1.0, 2.0)), excess)
         if errors.misplaced is not None:
             excess = np.where(errors.misplaced, math.inf, excess)
@@ -302,7 +302,7 @@ def build_heat(expected: Array, actual: Array, rows: int, columns: int, toleranc
 
 
 def find_longest(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the two longest axes, in the order of the tensor; one if there is only one."""
+    """Return the two longest axes, in the order of the tensor, or its only axis."""
     order = sorted(range(len(shape)), key=lambda axis: -shape[axis])
     longer = [axis for axis in order[:2] if shape[axis] > 1] or order[:1]
     return tuple(sorted(longer))

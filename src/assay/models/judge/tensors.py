@@ -1,11 +1,11 @@
-"""Is a tensor what it should be? Every number, and a verdict that names what is wrong.
+"""Compares a tensor with the expected one: every number of a report, and a verdict that names what is wrong.
 
-FAIL          another shape or type; a NaN or an infinity that the other does not have there; elements beyond the
-              tolerance; a constant where there should be numbers, whatever the tolerance; an output too many or missing
-INCONCLUSIVE  nothing is wrong and nothing is proved: no element, no finite number, all zero on both sides, or numbers
+FAIL          another shape or type; a NaN or an infinity on one side only; elements beyond the tolerance; a constant
+              instead of numbers, whatever the tolerance; a missing or additional output
+INCONCLUSIVE  nothing is wrong but nothing is proved: no element, no finite number, all zero on both sides, or numbers
               that are smaller than what rounding can make of the inputs
-CHANGED       of a layer alone: within what its type allows, and further off than correct runtimes are (`judge.alone`)
-PASS          anything else, with flags for what a person should know
+CHANGED       for a layer alone: within what its type allows, but further off than correct runtimes are (`judge.alone`)
+PASS          anything else, with flags for what users should know
 """
 
 from __future__ import annotations
@@ -75,10 +75,10 @@ WORST = 10  # elements that are listed
 _COUNTED = frozenset({"int16", "uint16", "int32", "uint32", "int64", "uint64", "bool"})  # ids, indices, shapes, masks
 _LONGEST_LIST = 6
 _MOST_SCORES = 1 << 21
-_NOTICEABLE = 0.1  # an absolute bound below this fraction of the relative one is not mentioned
+_NOTICEABLE = 0.1  # an absolute bound below this fraction of the relative bound is not mentioned
 _LEAST_SQNR_DB = 20.0  # for a tensor that passes only by an absolute bound: an error of a tenth, a cosine of 0.995
 
-Reach = Callable[[], Array | float]  # size of the terms that a tensor is the sum of, one number or one per element
+Reach = Callable[[], Array | float]  # magnitude of the terms whose sum a tensor is: one number, or one per element
 
 
 def compare_tensors(
@@ -94,11 +94,11 @@ def compare_tensors(
     origin: LayerOrigin | None = None,
 ) -> TensorComparison:
     """Compare two tensors. `op`: the operator that made the tensor; None for the output of a whole model, whose last
-    operator is `maker`: it has the tolerance of that operator, but zeros alone are more suspicious.
+    operator is `maker`: the output has that operator's tolerance, but all zeros prove less than in a layer.
 
     `reach` is called only if elements differ by more than their own scale allows, and no absolute bound was given.
-    `origin`: of a layer alone, computed with exactly the reference's inputs; it is judged by how far correct runtimes
-    are apart, unless a bound was given.
+    `origin` is given for a layer alone, computed with exactly the reference's inputs; unless a bound was given, such a
+    layer is judged by how far correct runtimes are apart.
     """
     left, right = _to_native(expected), _to_native(actual)
     dtypes = name_dtype(left), name_dtype(right)
@@ -137,9 +137,9 @@ def judge_outputs(
     reach: Callable[[str], Array | float] | None = None,
     origin: LayerOrigin | None = None,
 ) -> tuple[Verdict, tuple[TensorComparison, ...]]:
-    """Judge all outputs by name. A missing or additional one is a finding; no output at all is never PASS. `op`: the
-    operator that made all of them; `makers`, by name: of the outputs of several operators; `reach`, by name, and
-    `origin`: see `compare_tensors`."""
+    """Judge all outputs by name. A missing or additional output is a finding; no output at all is never PASS. `op` is
+    the operator that made all outputs; `makers` has the operator of each output by its name; `reach`, which gets a
+    name, and `origin` are described in `compare_tensors`."""
     left, right = dict(_flatten(expected)), dict(_flatten(actual))
     made_by = {name: None if op else (makers or {}).get(name) for name in left}
     compared = tuple(
@@ -164,7 +164,7 @@ def _to_native(array: Array) -> Array:
 
 
 def _flatten(outputs: Mapping[str, Any]) -> Iterator[tuple[str, Array]]:
-    """Yield outputs as single tensors: those of a sequence one by one; an absent optional output is left out."""
+    """Yield outputs as single tensors: a sequence's tensors one by one; absent optional outputs are left out."""
     for name, value in outputs.items():
         if isinstance(value, list | tuple):
             yield from ((f"{name}[{number}]", each) for number, each in enumerate(value))
@@ -276,7 +276,7 @@ def _compare_numbers(
             findings += _judge_by_noise(replace(found, tolerance=bound), expected, actual, scale, noise, reach)
     verdict = Verdict.of(findings, expected.size)
     flags = [*_find_flags(found, surveys, verdict, expected, actual)]
-    if ranking is not None and not is_asked and ranking.agree < ranking.rows:  # it decides nothing, but should be seen
+    if ranking is not None and not is_asked and ranking.agree < ranking.rows:  # the ranking is shown, but not judged
         others = f"{OTHER_LARGEST} {_share(ranking.rows - ranking.agree, ranking.rows)} rows"
         row = f"first in row {list(ranking.first or ())}: {ranking.actual} instead of {ranking.expected}"
         flags.append(f"{others}; {row}")
@@ -292,7 +292,7 @@ def _judge_by_noise(
     noise: RoundingNoise,
     reach: Reach | None,
 ) -> Iterator[Finding]:
-    """Judge by noise; if elements exceed it, alone or together, rounding of large terms that cancel is allowed."""
+    """Judge by noise; if single elements or all together exceed it, rounding of large terms that cancel is allowed."""
     tight = replace(found.tolerance, rel=noise.rel)
     tally = measure(expected, actual, tight, scale, 1)
     common = tally.find_common(found.scale)
@@ -303,7 +303,7 @@ def _judge_by_noise(
 
 
 def _build_slack(reach: Reach, expected: Array, given: TensorComparison) -> Array | None:
-    """Return how far rounding can move each element beyond the tolerance's absolute bound; None if it cannot."""
+    """Return how far rounding can move each element beyond the tolerance's absolute bound; None if not at all."""
     units = rounding_units(given.dtype)
     if not units:
         return None
@@ -316,10 +316,10 @@ def _build_slack(reach: Reach, expected: Array, given: TensorComparison) -> Arra
 
 
 def _doubt(found: TensorComparison, expected: Array, asked: Tolerance) -> TensorComparison:
-    """Doubt a tensor that passes only by an absolute bound, and is smaller than that or mostly wrong."""
+    """Make a tensor INCONCLUSIVE if only an absolute bound lets it pass, and it is below that bound or mostly wrong."""
     tolerance = found.tolerance
     is_by_size = found.max_rel <= (tolerance.rel or 0.0) or found.wrong or not rounding_units(found.dtype)
-    if is_by_size or tolerance.allow_constant or tolerance.min_cosine is not None:  # its direction was judged
+    if is_by_size or tolerance.allow_constant or tolerance.min_cosine is not None:  # min_cosine has judged it
         return found
     bound = tolerance.abs or 0.0
     is_small = all((np.abs(expected[block]) <= bound).all() for block in walk_blocks(expected.shape))
@@ -347,7 +347,7 @@ def _judge_elements(
 ) -> Iterator[Finding]:
     wrong = tally.wrong - tally.misplaced
     allowed = found.tolerance.allowed_wrong * found.count
-    is_near = found.sqnr_db is not None and found.sqnr_db >= TAIL_SQNR_DB  # as near as rounding to 8 bits leaves it
+    is_near = found.sqnr_db is not None and found.sqnr_db >= TAIL_SQNR_DB  # as near as after rounding to 8 bits
     if found.tolerance.quantized and found.tolerance.allowed_wrong == TAIL_SHARE and not is_near:
         allowed = 0.0
     worst = next((each for each in elements if each.abs_error < math.inf), elements[0] if elements else None)
@@ -378,7 +378,7 @@ def _render_bound(found: TensorComparison, is_float: bool) -> str:
 
 
 def _judge_whole(found: TensorComparison, ranking: Ranking | None, shift: float) -> Iterator[Finding]:
-    """Judge the bounds on the tensor as a whole; NaN violates each of them."""
+    """Judge the bounds on the tensor as a whole; NaN violates each bound."""
     asked = found.tolerance
     if asked.min_cosine is not None and found.cosine is not None and not found.cosine >= asked.min_cosine:
         text = f"cosine {found.cosine:.6g}, at least {asked.min_cosine:.6g} is required"
@@ -403,7 +403,7 @@ def _judge_constants(
     found: TensorComparison, surveys: tuple[Survey, Survey], op: str | None, rounding: float
 ) -> Iterator[Finding]:
     expected, actual = surveys
-    # more than rounding: so a dead output is found with any tolerance
+    # the expected tensor varies by more than rounding: a dead output is found with any tolerance
     least = max((default_tolerance(found.dtype[0]).rel or 0.0) * expected.largest, rounding)
     varies = found.count > 1 and (found.count > expected.finite or expected.spread > least)
     if not expected.finite and not found.misplaced:

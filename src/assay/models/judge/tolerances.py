@@ -1,18 +1,18 @@
-"""How far apart is still right: what a type and an operator allow by default.
+"""The default tolerances: how far apart two correct tensors of a type and an operator may be.
 
-Relative bounds, at the tensor's scale. A float32 tensor of a correct runtime is within 1.1e-4 of another one's (the
-largest of 1,223 in seven real models, most below 1e-5; layers that amplify rounding aside), the order of summation,
-fused multiply-add and Winograd included. Computing with 16-bit factors, which is a fault that must be seen, is off by
-1.3e-3. The default of 3e-4 stands between the two. Half and bfloat16 get a few of their own units.
+Relative bounds apply at the tensor's scale. Float32 tensors of two correct runtimes are within 1.1e-4 of each other
+(the largest of 1,223 in seven real models, most below 1e-5; layers that amplify rounding aside), the order of
+summation, fused multiply-add and Winograd included. Computing with 16-bit factors, a fault that must be found, is off
+by 1.3e-3. The default for float32, 3e-4, is between the two. Half and bfloat16 have bounds of a few of their own units.
 
-Absolute bounds: rounding is as large as the terms that are added up, and those may cancel. What is computed around one
-(a sigmoid of -20 as a half minus nearly a half) is off by a unit of one, however small it is: two runtimes are 120%
-apart there, and both are correct. For every other operator the bound is a few units of the terms that its real inputs
-make (`rounding_units` of the `reach` that a caller of `compare_tensors` supplies), and nothing where they are unknown:
-an absolute number for all tensors would let any tensor of small numbers pass.
+Absolute bounds are needed since rounding is as large as the terms that are added up, which may cancel. A result that is
+computed around one (a sigmoid of -20 as a half minus nearly a half) is off by a unit of one, however small it is: two
+correct runtimes may be 120% apart. For every other operator the bound is a few units of the terms that its real inputs
+make (`rounding_units` of the `reach` that a caller of `compare_tensors` supplies), and almost zero if these terms are
+unknown: an absolute number for all tensors would let any tensor of small numbers pass.
 
-Operators only ever widen a bound, never narrow it: the output of an exact Reshape holds the rounding of everything
-before it, and Reshape is not to be blamed for that.
+Operators only ever widen a bound, never narrow it: the output of an exact Reshape contains the rounding of everything
+before, for which Reshape is not to blame.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from assay.system.fast_dataclasses import dataclass, replace
 
 @dataclass(frozen=True, slots=True)
 class FloatType:
-    """`eps`: from 1 to the next number. `least`: what may get lost near zero, the smallest normal number for types
-    whose denormals hardware drops, the smallest number of all for the others."""
+    """A float type. `eps`: from 1 to the next number. `least`: what may get lost near zero, the smallest normal number
+    for types whose denormals hardware drops, and the smallest positive number for other types."""
 
     eps: float
     least: float
@@ -48,7 +48,7 @@ FLOATS = {
     "float8_e4m3b11fnuz": FloatType(2.0**-3, 2.0**-13, 8, 2.0**-3),
     "float8_e5m2": FloatType(2.0**-2, 2.0**-16, 8, 2.0**-2),
     "float8_e5m2fnuz": FloatType(2.0**-2, 2.0**-17, 8, 2.0**-2),
-    "float8_e8m0fnu": FloatType(1.0, 0.0, 8, 0.0),  # powers of two that scale blocks: each is twice the one before
+    "float8_e8m0fnu": FloatType(1.0, 0.0, 8, 0.0),  # powers of two that scale blocks: each is twice the previous
     "float6_e2m3fn": FloatType(2.0**-3, 2.0**-3, 6, 2.0**-3),
     "float6_e3m2fn": FloatType(2.0**-2, 2.0**-4, 6, 2.0**-2),
     "float4_e2m1fn": FloatType(2.0**-1, 2.0**-1, 4, 2.0**-1),
@@ -76,8 +76,8 @@ _SUMMING = """
 """
 
 # operators that round into their integer type: a value halfway between two may go either way
-_ROUNDING = "QuantizeLinear DynamicQuantizeLinear QGemm"  # as well as all whose name begins with QLinear
-_TIES = 0.25  # fraction of elements that may be one off: up to 16% in correct targets, 50% in one that truncates
+_ROUNDING = "QuantizeLinear DynamicQuantizeLinear QGemm"  # and operators whose names begin with QLinear
+_TIES = 0.25  # fraction of elements that may be one off: up to 16% in correct targets, 50% in a target that truncates
 _ROUNDED = frozenset({"int4", "uint4", "int8", "uint8", "int16", "uint16"})
 
 # operators that round their inputs to 8 bits, and output floats: a step is some 3% of a tensor's magnitude.
@@ -86,12 +86,12 @@ _QUANTIZING = {
     "DynamicQuantizeLSTM": 0.2, "DynamicQuantizeMatMul": 0.1, "MatMulIntegerToFloat": 0.1, "QAttention": 0.1,
 }  # fmt: skip
 
-_QUANTIZED_REL = 0.1  # a step of 8 bits is some 3% of a tensor's magnitude; a few of them add up
+_QUANTIZED_REL = 0.1  # a step of 8 bits is some 3% of a tensor's magnitude; a few steps add up
 _QUANTIZED_STEPS = 5
 _QUANTIZED_SHARE = 0.5
 _QUANTIZED_COSINE = 0.99
-# a few of many elements are on the edge of a step in several layers at once: so many may be further off, if the
-# whole tensor is as near as 8 bits are (a correct runtime: 12 of 65,680, 45 dB)
+# some elements are on the edge of a step in several layers at once: this fraction may be further off, if the whole
+# tensor is as near as rounding to 8 bits (a correct runtime: 12 of 65,680, 45 dB)
 TAIL_SHARE = 1e-3
 TAIL_SQNR_DB = 30.0
 
@@ -99,10 +99,10 @@ TAIL_SQNR_DB = 30.0
 def default_tolerance(
     dtype: str, op: str | None = None, *, quantized: bool = False, maker: str | None = None
 ) -> Tolerance:
-    """Return the bounds of a tensor of this type that this operator made; without an operator, of a model's output.
-    `quantized`: the model computes in steps (QuantizeLinear is in its graph), so that one value on the edge between two
-    of them moves by a whole one, and all that follows moves with it. That counts for the outputs of the whole model; a
-    layer in isolation is as exact as any other. `maker`: the last operator of such a model, which may amplify."""
+    """Return the bounds of a tensor of this type that this operator made, or without an operator, of a model's output.
+    `quantized`: the model computes in steps (QuantizeLinear is in its graph), so that a value on the edge between two
+    steps moves by a whole step, and all later values with it. This widens the bounds of the whole model's outputs; a
+    layer in isolation is as exact as any other. `maker`: a quantised model's last operator, which may amplify."""
     is_loose = quantized and op is None
     kind = FLOATS.get(COMPLEX_PARTS.get(dtype, dtype))
     if kind is None:
@@ -110,7 +110,7 @@ def default_tolerance(
     if kind.bits < 16:
         return Tolerance(abs=kind.least, rel=kind.rel, ulp=1 if kind.rel else 0, int_abs=0, int_share=0.0)
     rel = kind.rel * _WIDER.get(op or "", 1.0)
-    # units of one for functions computed around one; for the others numbers near zero may get lost
+    # units of one for functions computed around one; other functions may lose numbers near zero
     absolute = _count_units(kind) * kind.eps if op in _SQUASHING.split() else kind.least
     plain = Tolerance(abs=absolute, rel=rel, int_abs=0, int_share=0.0)
     if op in _QUANTIZING:
@@ -120,12 +120,12 @@ def default_tolerance(
 
 
 def _count_units(kind: FloatType) -> int:
-    """Return how many units rounding may change: two of the long types, whose units are small; one of the others."""
+    """Return how many units rounding may change: two for the long types, whose units are small; one for other types."""
     return 2 if kind.bits >= 32 else 1
 
 
 def rounding_units(dtypes: tuple[str, str]) -> float:
-    """Return the rounding of a sum, as a fraction of its terms' magnitudes; of two types the coarser one counts."""
+    """Return the rounding of a sum, as a fraction of its terms' magnitudes, in the coarser of two types."""
     kinds = [FLOATS.get(COMPLEX_PARTS.get(dtype, dtype)) for dtype in dtypes]
     return max((_count_units(kind) * kind.eps for kind in kinds if kind and kind.bits >= 16), default=0.0)
 
@@ -141,29 +141,29 @@ def _default_integers(dtype: str, op: str | None, is_loose: bool) -> Tolerance:
 
 
 def step_tolerance(step: float) -> Tolerance:
-    """Return the bounds of floats after a quantiser inside a model that computes in steps of this size."""
+    """Return the bounds of floats after a quantiser with steps of this size inside a model."""
     bounds = Tolerance(abs=_QUANTIZED_STEPS * step, rel=0.0, min_cosine=_QUANTIZED_COSINE)
     return replace(bounds, quantized=True, allowed_wrong=TAIL_SHARE)
 
 
 def coarse_tolerance(dtype: str) -> Tolerance:
-    """Return the bounds of a tensor after a cast into this type inside a model: an element on the edge between two
-    numbers of it moves by a whole step, and all that follows with it."""
+    """Return the bounds of a tensor after a cast into this type inside a model: an element on the edge between two of
+    the type's numbers moves by a whole step, and all later values with it."""
     return Tolerance(rel=FLOATS[dtype].rel, min_cosine=_QUANTIZED_COSINE)
 
 
 def complete_tolerance(
     given: Tolerance, dtypes: tuple[str, str], op: str | None = None, maker: str | None = None
 ) -> Tolerance:
-    """Return the tolerance with every open bound filled in; of two types the coarser one counts. Raises UsageError.
-    `maker`: the operator of an output of a whole model. Its bound holds, unless the model computes in steps."""
+    """Return the tolerance with every open bound filled in, for the coarser of two types. Raises UsageError.
+    `maker`: the last operator of a whole model, whose default bounds apply unless the model computes in steps."""
     check_tolerance(given)
     op = op or (None if given.quantized else maker)
     defaults = [default_tolerance(dtype, op, quantized=given.quantized, maker=maker) for dtype in dtypes]
     default = max(defaults, key=lambda each: each.rel or 0.0)
     has_bounds = given.abs is not None or given.rel is not None
     has_tail = given.quantized and op is None and not has_bounds and given.int_abs is None and not given.allowed_wrong
-    share = default.int_share if given.int_abs is None else 1.0  # a step without a fraction is for all elements
+    share = default.int_share if given.int_abs is None else 1.0  # a given int_abs without int_share is for all elements
     return replace(
         given,
         abs=default.abs if given.abs is None else given.abs,
@@ -195,6 +195,6 @@ def check_tolerance(tolerance: Tolerance) -> None:
 
 
 def is_zero_significant(op: str) -> bool:
-    """Return whether all zeros, as expected, are evidence. They are not for sums of products; a mask, a dead Relu, a
-    padded block or a first hidden state is all zero in correct models."""
+    """Return whether outputs of this operator that are all zero, as expected, prove something: sums of products do not;
+    a mask, a dead Relu, a padded block or a first hidden state is all zero in correct models."""
     return op not in _SUMMING.split()

@@ -64,7 +64,7 @@ def render_case_line(case: CaseReport) -> str:
 
 
 def build_document(report: ModelReport, *, every: bool = False) -> Document:
-    """Build the report. `every`: the terminal's table omits no layer."""
+    """Build the document of a report; with `every`, the terminal's table omits no layer."""
     return Document(
         title=f"{report.verdict.kind} {summary.name_subject(report)}",
         blocks=(
@@ -99,7 +99,7 @@ def _build_terminal(report: ModelReport, every: bool) -> Iterator[Block]:
 
 
 def _from_here(text: str) -> str:
-    """Shorten paths below the terminal's folder. Pages and files keep them: they are read in other places."""
+    """Shorten paths below the terminal's folder; pages and files, which may be read elsewhere, keep whole paths."""
     here = os.getcwd()
     return text.removeprefix(f"cd {shlex.quote(here)} && ").replace(f"{here}/", "")
 
@@ -117,7 +117,7 @@ def _build_more_failures(groups: Sequence[tuple[StepOutcome, list[str]]]) -> Ite
 
 
 def _build_mismatches(report: ModelReport) -> Iterator[Block]:
-    """Build the wrong cases. After the first wrong layer many are wrong too: only the first are shown in full."""
+    """Build the wrong cases, only the first ones in full: layers after the first wrong one are often wrong, too."""
     wrong = find_mismatches(report)
     later = [command for _, command in summary.build_next_steps(report)]
     for case in wrong[:_IN_FULL]:
@@ -134,8 +134,8 @@ def _build_mismatches(report: ModelReport) -> Iterator[Block]:
 
 
 def find_mismatches(report: ModelReport) -> list[CaseReport]:
-    """Return the wrong cases: the first wrong layer, then the full model, whose outputs users see, then the others. A
-    case that was never computed is not among them."""
+    """Return the wrong cases that were computed: the first wrong layer, then the full model, whose outputs users see,
+    then the others."""
     wrong = [
         case
         for case in report.cases
@@ -167,7 +167,7 @@ def _build_remarks(report: ModelReport) -> list[Block]:
 
 def _list_notes(report: ModelReport) -> list[str]:
     wholes = [each for case in report.cases if case.layer is None for each in case.local]
-    # outputs of the whole that choose another class, however little they differ
+    # outputs of the full model that choose another class, however little they differ
     ranks = [f"{each.name}: {flag}" for each in wholes for flag in each.flags if flag.startswith(OTHER_LARGEST)]
     texts = (report.coverage, *ranks, *report.notes, summary.describe_times(report))
     return [text for text in texts if text]
@@ -225,7 +225,7 @@ def _build_failure(step: StepOutcome, names: Sequence[str], form: str, *, is_ope
 
 
 def build_table(cases: Sequence[CaseReport], report: ModelReport) -> Table:
-    """Build the table. A narrow screen omits the least needed columns first; one without a value is never shown."""
+    """Build the table without empty columns; a narrow screen omits the columns of the highest rank first."""
     columns = (
         Column("layer"),
         Column("op", rank=5),
@@ -294,7 +294,7 @@ def _list_gaps(shown: Sequence[CaseReport], report: ModelReport) -> dict[int, st
 
 
 def choose_cases(report: ModelReport) -> list[CaseReport]:
-    """Choose all cases; of a large model only the incorrect ones, the layers around them, and the full model."""
+    """Choose all cases; for a large model only the incorrect layers, the layers around these, and the full model."""
     cases = report.cases
     if len(cases) <= _MOST_ROWS:
         return list(cases)
@@ -308,7 +308,7 @@ def choose_cases(report: ModelReport) -> list[CaseReport]:
 
 
 def _build_suite(report: ModelReport) -> Suite:
-    """Build one test case for each layer and the full model; what was found about the model is a case of its own."""
+    """Build one test case for each layer, for the full model, and for each finding about the model as a whole."""
     cases = [_build_case(case, report) for case in report.cases]
     cases += [_build_whole(finding, report) for finding in report.findings if finding.kind is not VerdictKind.PASS]
     if not cases:  # nothing was compared: this must not pass
@@ -357,7 +357,7 @@ def _build_whole(finding: Finding, report: ModelReport) -> Case:
 
 
 def build_model_facts(report: ModelReport) -> dict[str, Any]:
-    """Build the JSON of the whole report, with what follows from it."""
+    """Build the JSON of a report, with values that are derived from it, such as the verdict and the next commands."""
     facts = asdict(report)
     facts |= {
         "verdict": str(report.verdict.kind),

@@ -40,7 +40,7 @@ class CaseMetrics:
 
 
 def build_case_metrics(case: CaseReport) -> CaseMetrics:
-    """Build the numbers of a case. The full model has no error of its own: that of its outputs has accumulated."""
+    """Build the numbers of a case. The full model has no local error: the error of its outputs has accumulated."""
     local, accumulated = case.local, case.accumulated
     if case.layer is None and not accumulated:
         local, accumulated = (), case.local
@@ -55,13 +55,13 @@ def build_case_metrics(case: CaseReport) -> CaseMetrics:
 
 
 def _measured(case: CaseReport, step: Step) -> float | None:
-    """Return the time of a step; None if it failed: then the time does not show the target's speed."""
+    """Return the time of a step; None if the step failed, since its time does not show the target's speed."""
     return None if any(each.step is step and not each.is_ok for each in case.steps) else case.seconds(step)
 
 
 def find_fresh(case: CaseReport, step: Step) -> tuple[float, ...]:
-    """Return the seconds that were measured now: of each timed execution, or of the step as a whole; none if the step
-    is from the store or failed."""
+    """Return the seconds that this check measured for each timed execution, or for the step as a whole; none if the
+    step's result is from the store or the step failed."""
     for each in reversed(case.steps):
         if each.step is step and each.is_ok and not each.cached and not each.is_copy:
             return each.times_s or (each.elapsed_s,)
@@ -107,7 +107,7 @@ def join_names(names: Sequence[str]) -> str:
 
 
 def name_subject(report: ModelReport) -> str:
-    """Name the subject: `net on iree`; of two models `int8 against float`."""
+    """Name the subject of a report: `net on iree`, or for two models `int8 against float`."""
     other = os.path.splitext(os.path.basename(report.other))[0]
     return f"{other} against {report.stem}" if other else f"{report.stem} on {report.target}"
 
@@ -124,7 +124,7 @@ def describe_outcome(report: ModelReport) -> str:
     kind = report.verdict.kind
     if kind is VerdictKind.PASS:
         return f"{_count_cases(report)} with {report.stem if report.other else report.reference}"
-    for finding in report.findings:  # the finding that decides; one about the whole precedes one about a part
+    for finding in report.findings:  # the finding that decides: one about the whole model precedes one about a case
         if finding.kind is kind:
             return finding.message
     for case in report.cases:
@@ -145,7 +145,7 @@ def _describe_first(report: ModelReport, case: CaseReport) -> str:
     full = next((each for each in report.cases if each.layer is None), None)
     verdicts = [case.verdict, *(each.verdict for each in (*case.local, *case.accumulated))]
     if full is not None and all(verdict.kind not in WRONG for verdict in verdicts):
-        # the case itself does not show the fault; the model as a whole does, once it contains this layer
+        # the layer itself does not show the fault; the full model does, once it contains this layer
         bad = find_bad(case)
         alone = describe_finding(bad[0], case) if bad else "it could not be computed in isolation"
         if case.verdict.kind is VerdictKind.PASS:
@@ -161,7 +161,7 @@ def _describe_first(report: ModelReport, case: CaseReport) -> str:
 
 
 def _describe_trouble(case: CaseReport) -> str:
-    """Describe what is wrong, in short if there is a number for it; the findings have the rest."""
+    """Describe what is wrong with a case, in short if a number shows it; the case's findings have the details."""
     if case.failed_step is not None:
         return f"{case.outcome}: {case.failed_step.message}".rstrip(": ")
     local, inside = _find_furthest(case.local), _find_furthest(case.accumulated)
@@ -174,7 +174,7 @@ def _describe_trouble(case: CaseReport) -> str:
 
 
 def _describe_difference(compared: TensorComparison) -> str:
-    """Describe a difference by its size; a type, a shape, a NaN or a bound on the whole by its finding."""
+    """Describe a difference by its size; a wrong type, shape or NaN, or a bound on the whole tensor, by its finding."""
     if compared.wrong and not compared.is_broken and math.isfinite(compared.error):
         share = f"{compared.wrong} of {formatting.render_count(compared.count, 'element')}"
         return f"{compared.name} is off by {render_error(compared.error)} of its scale ({share})"
@@ -203,7 +203,7 @@ def find_main_finding(case: CaseReport) -> Finding | None:
 def _count_cases(report: ModelReport) -> str:
     layers = sum(case.layer is not None for case in report.cases)
     wholes = [case for case in report.cases if case.layer is None]
-    if wholes and not layers and not all(case.name.endswith(FULL_MODEL) for case in wholes):  # outputs of another tool
+    if wholes and not layers and not all(case.name.endswith(FULL_MODEL) for case in wholes):  # another tool's outputs
         return f"{formatting.render_count(len(wholes), 'tensor')} {'agrees' if len(wholes) == 1 else 'agree'}"
     parts = [formatting.render_count(layers, "layer")] * bool(layers) + ["the full model"] * bool(wholes)
     return f"{' and '.join(parts)} {'agree' if layers > 1 or len(parts) > 1 else 'agrees'}"
@@ -220,8 +220,8 @@ def describe_finding(finding: Finding, case: CaseReport) -> str:
 
 
 def group_failures(report: ModelReport) -> list[tuple[StepOutcome, list[str]]]:
-    """Group failures by their message, or by the last line of the tool's output, each with the labels of all its cases:
-    twenty layers may lack the same operator. That of the first wrong layer is first, then that of the whole."""
+    """Group failures by their message, or by the last line of the tool's output, each with the labels of all its cases.
+    The failure of the first wrong layer comes first, then the failure of the full model."""
     found: dict[tuple[str, str, str], tuple[StepOutcome, list[str]]] = {}
     for case in report.cases:
         step = case.failed_step
@@ -234,7 +234,7 @@ def group_failures(report: ModelReport) -> list[tuple[StepOutcome, list[str]]]:
 
 
 def build_tail(step: StepOutcome, lines: int) -> list[str]:
-    """Return the last lines of the tool's stderr, or of its stdout if that has its errors."""
+    """Return the last lines of the tool's stderr, or of its stdout if stderr is empty."""
     said = [line.rstrip() for line in _tail(step).splitlines() if line.strip()]
     fatal = [index for index, line in enumerate(said) if line.startswith(_FATAL)]
     # if Python itself crashed: the first lines of its trace, which has the innermost frame first
@@ -267,9 +267,9 @@ def build_next_steps(report: ModelReport) -> Iterator[tuple[str, str]]:
     commands = build_diff_commands(first)
     if commands:
         yield "show the numbers", commands[0]
-    if report.other:  # a part of one model alone does not show the fault
+    if report.other:  # one of two compared models does not show the fault alone
         return
-    # a command can be pasted anywhere: targets are found in the settings of a folder, inputs often next to them
+    # the command can be pasted anywhere: it needs the folder whose settings define targets, often next to the inputs
     there = f"cd {shlex.quote(report.folder)} && " if report.folder else ""
     if report.command:
         yield "reproduce it", there + report.command
@@ -317,7 +317,7 @@ def _shorten_version(text: str) -> str:
 
 
 def build_chart(report: ModelReport) -> Chart:
-    """Build a logarithmic chart of errors: bit-equal layers at the bottom, infinite or incomparable ones on top."""
+    """Build a logarithmic chart of errors: bit-equal layers at the bottom, infinite or undefined errors on top."""
     cases, metrics = report.cases, [build_case_metrics(case) for case in report.cases]
     allowed = [min((each.tolerance.rel for each in case.local if each.tolerance.rel), default=None) for case in cases]
     scale = _Scale([value for each in metrics for value in (each.local, each.accumulated)] + allowed)
@@ -366,7 +366,7 @@ class _Scale:
 
     def y(self, value: float) -> float:
         if not value > 0:
-            return self.bottom if value == 0 else self.top  # NaN is not equal to anything
+            return self.bottom if value == 0 else self.top  # NaN is drawn at the top, as infinity is
         power = math.log10(value)
         return self.bottom if power < self.low else self.top if power > self.high else power
 
@@ -388,7 +388,7 @@ def _split_at_gaps(values: Sequence[float | None]) -> Iterator[list[tuple[float,
 
 
 def _list_x_ticks(report: ModelReport) -> list[tuple[float, str]]:
-    """List names; for many layers some numbers, and the name of the first wrong one."""
+    """List the names of cases as ticks; for many cases, some numbers and the name of the first wrong layer."""
     names = [label_of(case, report) for case in report.cases]
     if len(names) <= _MOST_LABELS:
         return [(float(x), name) for x, name in enumerate(names)]

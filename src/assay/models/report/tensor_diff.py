@@ -40,7 +40,7 @@ _LEVELS = (
 
 
 def build_document(diffs: Sequence[TensorDiff], verdict: Verdict, *, title: str = "Tensor comparison") -> Document:
-    """Build the report. On a terminal several tensors get a table of all, then details of each that did not pass."""
+    """Build the report: for several tensors, a terminal shows a table, and details of each tensor that did not pass."""
     outcome = describe_outcome(diffs, verdict)
     named = {each.comparison.name for each in diffs}
     loose = [finding for finding in verdict.findings if finding.subject not in named]
@@ -205,7 +205,7 @@ def render_value(value: float | str) -> str:
 
 
 def list_bars(histogram: ErrorHistogram) -> list[tuple[str, int]]:
-    """List label and count of each bar, equal elements first, those without an error last."""
+    """List label and count of each bar, equal elements first, elements without a defined error last."""
     bars = [("equal", histogram.zero)]
     for low, high, count in zip(histogram.edges, histogram.edges[1:], histogram.counts, strict=False):
         bars.append((f"below {high:.0e}" if low == 0 else f"{low:.0e} to {high:.0e}", count))

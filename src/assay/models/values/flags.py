@@ -1,4 +1,4 @@
-"""The flags of a model check as the user gave them; None and empty: not given."""
+"""The flags of a model check as the user gave them; a flag that was not given is None or empty."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ SIMULATORS = ("sim", "simulator", "simulation", "emulator")  # names of targets 
 
 
 class Step(StrEnum):
-    """The steps of a back end on a model, in this order; one without an importer or a compiler omits that step."""
+    """The steps of a back end on a model, in this order; a back end without an importer or compiler omits that step."""
 
     IMPORT = "import"  # ONNX → the back end's own format
     COMPILE = "compile"
@@ -30,14 +30,14 @@ class Step(StrEnum):
 
 
 class StepEnding(StrEnum):
-    """How a step ended. Everything but OK is a recorded outcome of the target, never an exception of ours."""
+    """How a step ended. Everything but OK is a recorded outcome of the target, never an exception in Assay."""
 
     OK = "ok"
-    ERROR = "error"  # the tool refused
+    ERROR = "error"  # the tool reported an error
     UNSUPPORTED = "unsupported"  # the tool lacks this operator, type or opset
     TIMEOUT = "timeout"
-    CRASH = "crash"  # its process died
-    MEMORY = "memory"  # it exceeded the memory limit
+    CRASH = "crash"  # the tool's process died
+    MEMORY = "memory"  # the tool exceeded the memory limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class StepLimits:
     import_s: float | None = 300.0
     compile_s: float | None = 300.0
     run_s: float | None = 240.0
-    memory_bytes: int | None = None  # of the worker and all its descendants
+    memory_bytes: int | None = None  # memory of the worker and all its descendants
 
     def seconds(self, step: Step) -> float | None:
         return {Step.IMPORT: self.import_s, Step.COMPILE: self.compile_s, Step.RUN: self.run_s}[step]
@@ -74,17 +74,17 @@ class StepLimits:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One step of one case, in the form that a worker receives. JSON-like: it is sent to another process."""
+    """One step of one case, in the form that a worker receives: JSON-like, since it is sent to another process."""
 
     step: Step
     source: str  # path of the model (import; compile without import), else of the previous step's result
-    folder: str  # exists, empty: results are written here and nowhere else
+    folder: str  # an empty folder that exists: results are written only here
     inputs: str | None = None  # RUN: folder of tensors, see graph.tensorfile
     outputs: tuple[str, ...] = ()  # RUN: names in the graph's order
     output_specs: tuple[TensorSpec, ...] = ()  # empty if unknown: a command's raw files have neither type nor shape
-    ir_dir: str | None = None  # dump intermediate representations here; this folder and the next are there
+    ir_dir: str | None = None  # dump intermediate representations here; this folder and profile_dir exist
     profile_dir: str | None = None  # write the back end's own profile here
-    case: str = ""  # for names of files and messages
+    case: str = ""  # the case's name, for file names and messages
     repeats: int = 1  # RUN: timed executions; the outputs are the first one's
 
 
@@ -100,7 +100,7 @@ class StepOutcome:
     stdout: str = ""
     stderr: str = ""
     elapsed_s: float = 0.0
-    times_s: tuple[float, ...] = ()  # RUN: of the executions alone, without loading
+    times_s: tuple[float, ...] = ()  # RUN: times of the executions, without loading
     profiles: tuple[str, ...] = ()  # profile files
     cached: bool = False
     key: str = ""  # key in the artifact store
@@ -123,11 +123,11 @@ class Layer:
     name: str  # "<stem>_layer_<Op>_<number>": the case's name
     number: int  # number of the part, from 0, without constants
     ops: tuple[str, ...]  # operators of its nodes
-    nodes: tuple[int, ...]  # their positions in the graph
+    nodes: tuple[int, ...]  # positions of the nodes in the graph
     inputs: tuple[str, ...]  # activations; initialisers and constants do not count
-    outputs: tuple[str, ...]  # used outside, or outputs of the graph
+    outputs: tuple[str, ...]  # tensors that are used outside, or outputs of the graph
     node_names: tuple[str, ...] = ()  # names of the nodes as in other viewers; "" for a node without one
-    path: str = ""  # of a call inside a torch module: `layers.0.attn`, `layers.0.attn:backward`
+    path: str = ""  # path of a call inside a torch module: `layers.0.attn`, `layers.0.attn:backward`
 
     @property
     def title(self) -> str:
@@ -136,13 +136,13 @@ class Layer:
 
     @property
     def label(self) -> str:
-        """`Conv_3`, or the path: the name without the model's."""
+        """The name without the model's: `Conv_3`, or the path of a call."""
         return self.path or f"{self.ops[0]}_{self.number}"
 
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """A model as its graph describes it: nothing is executed for it, no weight is read."""
+    """A model as its graph describes it, without executing anything or reading a weight."""
 
     stem: str
     path: str
@@ -168,7 +168,7 @@ class Outline:
 
 @dataclass(frozen=True, slots=True)
 class Tolerances:
-    """The allowed differences. The most specific one applies: tensor, then operator, then model."""
+    """The allowed differences, of which the most specific one applies: tensor, then operator, then model."""
 
     model: Tolerance = field(default_factory=Tolerance)
     by_op: Mapping[str, Tolerance] = field(default_factory=dict)
@@ -188,7 +188,7 @@ class InputChoice:
     dims: Mapping[str, int | tuple[int, ...]] = field(default_factory=dict)  # "batch" → size, or an input → its shape
     files: tuple[str, ...] = ()
     function: str | None = None  # "module:function"
-    most: int | None = None  # the number of samples to use of those in the files, if it was given
+    most: int | None = None  # how many of the samples in the files to use, if limited
     keep_dims: bool = False  # do not set open dimensions to the sample's sizes, for a second view of the model
 
 
@@ -208,7 +208,7 @@ def render_flags(flags: Flags) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ModelRequest:
-    """The request of a command. JSON-like throughout: it is sent to the process that does the work."""
+    """The request of a command: JSON-like throughout, since it is sent to the process that does the work."""
 
     model: str  # absolute path
     reference: Target
@@ -250,11 +250,11 @@ class CaseReport:
     target: str
     verdict: Verdict
     layer: Layer | None = None  # None: the full model
-    steps: tuple[StepOutcome, ...] = ()  # of the target, in order; the last one shows where it ended
-    local: tuple[TensorComparison, ...] = ()  # computed with the reference's inputs
-    accumulated: tuple[TensorComparison, ...] = ()  # as computed inside the model on the target
+    steps: tuple[StepOutcome, ...] = ()  # steps of the target, in order; the last one shows where the case ended
+    local: tuple[TensorComparison, ...] = ()  # outputs computed with the reference's inputs
+    accumulated: tuple[TensorComparison, ...] = ()  # outputs as computed inside the model on the target
     diffs: tuple[tuple[str, str], ...] = ()  # (expected file, actual file) of each output that differs
-    skipped: str = ""  # why it was not computed alone, although it is correct
+    skipped: str = ""  # why a layer that is correct inside the model was not computed alone
     matched: str = ""  # compare: how the two layers were paired
 
     @property
@@ -264,7 +264,7 @@ class CaseReport:
     @property
     def outcome(self) -> str:
         """The outcome in one word: ok, mismatch, or how and where the target failed: `compile error`, `run crash`. A
-        case that the target was never given, since the reference has no result for it, is `not compared`; a layer of
+        case that the target does not compute, since the reference has no result for it, is `not compared`; a layer of
         shapes and constants that is correct inside the model is `trivial`."""
         failed = self.failed_step
         if failed is not None:
@@ -290,22 +290,22 @@ class ModelReport:
     reference: str
     target: str
     cases: tuple[CaseReport, ...]
-    first_wrong: str | None = None  # the case's name: its own outputs are wrong although its inputs are correct
-    confirmed: bool | None = None  # by the layer alone, and on the unmarked model; None: nothing needed confirmation
-    findings: tuple[Finding, ...] = ()  # about the whole: references that disagree, a marking that hides a fault
+    first_wrong: str | None = None  # name of the first case whose outputs are wrong although its inputs are correct
+    confirmed: bool | None = None  # whether first_wrong is also wrong in isolation; None: not known
+    findings: tuple[Finding, ...] = ()  # about the whole model: references that disagree, a marking that hides a fault
     samples: int = 1
     tools: Mapping[str, str] = field(default_factory=dict)  # tool → version
     elapsed_s: float = 0.0
     run_dir: str = ""
     notes: tuple[str, ...] = ()
-    is_estimate: bool = False  # times of a simulator: they are estimates, and never raise an alarm
-    manner: str = ""  # flags as a shell takes them: see ModelRequest
+    is_estimate: bool = False  # whether the times are a simulator's: estimates never raise an alarm
+    manner: str = ""  # `ModelRequest.manner` as a shell takes it
     origin: str = ""
     command: str = ""  # for a reduction: the command that shows its result again, without a new search
     folder: str = ""  # the folder to run commands in: settings and the user's own code are found from there
-    unseen: int = 0  # layers before `first_wrong` that were not requested: it is the first of those that were tried
+    unseen: int = 0  # layers before first_wrong that were not requested: an earlier one may be wrong
     other: str = ""  # path of the second model, if two were compared
-    coverage: str = ""  # how many layers of the two were paired, and how
+    coverage: str = ""  # how many layers of the two models were paired, and how
 
     @property
     def verdict(self) -> Verdict:
@@ -324,7 +324,7 @@ _LONGEST = 200
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """The step that failed, how, and with which message; or that outputs differ."""
+    """How a case fails: the step, its ending and its message, or outputs that differ."""
 
     step: str  # "": all steps succeeded, and the outputs differ
     ending: str = ""
@@ -361,9 +361,9 @@ def normalise(message: str) -> str:
 
 
 def find_same(reports: Sequence[CaseReport], wanted: Signature | None) -> CaseReport | None:
-    """Find the first case that fails as the whole does: with the same message, else in the same step and way. A part
-    may fail in isolation for a reason that does not occur in the whole: it counts only if no other case resembles the
-    whole's failure more."""
+    """Find the first case that fails as the full model does: with the same message, else in the same step and way. A
+    layer may fail in isolation for a reason that does not occur in the full model, so any other wrong case is returned
+    only if no case resembles the full model's failure."""
     wrong = [report for report in reports if report.verdict.kind in WRONG]
     exact = (report for report in wrong if wanted is not None and build_signature(report) == wanted)
     alike = (report for report in wrong if wanted is not None and wanted.resembles(build_signature(report)))

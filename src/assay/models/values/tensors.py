@@ -1,6 +1,6 @@
-"""Tensors as values: their type and shape, their location, and how two of them compare.
+"""Tensors as values: their type and shape, their location, and how two tensors compare.
 
-No array is ever in a value: `graph` and `judge` load arrays where they need them.
+No value contains an array: `graph` and `judge` load arrays where they need them.
 """
 
 from __future__ import annotations
@@ -8,15 +8,15 @@ from __future__ import annotations
 from assay.system.fast_dataclasses import dataclass, field
 from assay.values.verdict import Verdict, VerdictKind
 
-EXPECTED_CONSTANT = "expected is constant"  # flags that code looks for; "… is all zero" is similar
+EXPECTED_CONSTANT = "expected is constant"  # up to ACTUAL_ZERO: values of TensorComparison.flags that code looks for
 ACTUAL_CONSTANT = "actual is constant"
 EXPECTED_ZERO = "expected is all zero"
 ACTUAL_ZERO = "actual is all zero"
 ALLOW_CONSTANT = "--tolerance allow_constant=true"  # as on the command line
-OTHER_LARGEST = "the largest element is another one in"  # the rows of what looks like scores of classes follow
+OTHER_LARGEST = "the largest element is another one in"  # begins a flag on scores of classes; a number of rows follows
 
 Dim = int | str | None  # a number, a symbol such as "batch", or None if unknown
-Number = float | int | str  # of one element; text for numbers that JSON lacks: "nan", "-inf", complex ones
+Number = float | int | str  # the value of an element; a string for numbers that JSON lacks: "nan", "-inf", complex ones
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,23 +38,23 @@ class TensorRef:
     path: str
     dtype: str
     shape: tuple[int, ...]
-    sha: str  # of dtype, shape and bytes
+    sha: str  # hash of dtype, shape and bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """How far two tensors may lie apart. `None` leaves a bound to the tensor's type and operator.
+    """How far two tensors may differ. A bound that is None gets the default of the tensor's type and operator.
 
-    An element is correct when |actual - expected| <= abs + rel * max(|expected|, scale), where scale is what the tensor
-    is made of around it (judge.tensor_scale): a small element next to large ones is as precise as they are, never more.
-    Every other bound is checked as well when it is given; a bound never switches another one off, and none of them
-    excuses another shape or type, a NaN or an infinity out of place, or a constant where there should be numbers.
+    An element is correct when |actual - expected| <= abs + rel * max(|expected|, scale), where scale is the magnitude
+    of the elements around it (judge.tensor_errors): a small element next to large ones is no more precise than those.
+    Every other bound is checked as well when it is given. No bound switches another one off, or excuses another shape
+    or type, a NaN or an infinity on one side only, or a constant instead of numbers.
     """
 
     abs: float | None = None
     rel: float | None = None
     ulp: int | None = None
-    int_abs: int | None = None  # integers have no other bound; exact, but where an operator rounds into its type
+    int_abs: int | None = None  # the only bound of integers; 0 by default, unless an operator rounds into its type
     int_share: float | None = None  # fraction of integers that may use int_abs: a tie is rare, a wrong rounding is not
     allowed_wrong: float = 0.0  # fraction of elements that may exceed abs/rel/ulp
     min_cosine: float | None = None
@@ -63,7 +63,7 @@ class Tolerance:
     top_k: int | None = None  # the k largest along the last axis must be the same ones
     allow_constant: bool = False  # two tensors that are all zero prove nothing, and are not PASS unless this is set
     check_dtype: bool = True
-    quantized: bool = False  # the model computes in steps: its outputs may be a few of them off
+    quantized: bool = False  # the model computes in steps: its outputs may be a few steps off
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +87,10 @@ class ErrorHistogram:
 
 @dataclass(frozen=True, slots=True)
 class Heat:
-    """The largest error in each part of a tensor, by its two longest axes. Errors are in units of what the tolerance
-    allows: up to 1 is correct. Infinite: NaN or infinity out of place."""
+    """The largest error in each part of a tensor, by its two longest axes. An error is in units of what the tolerance
+    allows: it is correct up to 1, and infinite for a NaN or an infinity on one side only."""
 
-    axes: tuple[int, ...]  # of the tensor: down, across; a single one runs across
+    axes: tuple[int, ...]  # the tensor's axes that run down and across; a single axis runs across
     lengths: tuple[int, int]  # elements down and across
     cells: tuple[tuple[float, ...], ...]  # at most as many as there are elements
 
@@ -104,12 +104,12 @@ class TensorComparison:
     dtype: tuple[str, str]  # expected, actual
     shape: tuple[tuple[int, ...], tuple[int, ...]]
     count: int = 0  # elements that were compared
-    wrong: int = 0  # of these, the elements outside the tolerance
+    wrong: int = 0  # compared elements outside the tolerance
     max_abs: float = 0.0
     mean_abs: float = 0.0
     max_rel: float = 0.0  # relative to max(|expected|, scale)
     max_ulp: int | None = None
-    scale: float = 0.0  # of the expected tensor
+    scale: float = 0.0  # scale of the expected tensor
     cosine: float | None = None
     sqnr_db: float | None = None  # inf: the tensors are equal
     top_k: float | None = None  # fraction of rows whose k largest agree; k is 1 without a requested bound
@@ -118,7 +118,7 @@ class TensorComparison:
     misplaced: int = 0  # NaN or infinities where the other side has another value, or the other sign
     flags: tuple[str, ...] = ()  # "actual is all zero", "expected is constant", …
     worst: tuple[Element, ...] = ()  # largest error first
-    tolerance: Tolerance = field(default_factory=Tolerance)  # with all bounds that were used
+    tolerance: Tolerance = field(default_factory=Tolerance)  # all bounds that were used
 
     @property
     def error(self) -> float:
@@ -134,7 +134,7 @@ class TensorComparison:
     def is_broken(self) -> bool:
         """Whether the tensor is wrong in a way that no rounding explains, however large the numbers are."""
         retyped = self.tolerance.check_dtype and self.dtype[0] != self.dtype[1]
-        nothing = self.count == 0  # the shapes differ, or texts are compared with numbers
+        nothing = self.count == 0  # the shapes differ, or strings are compared with numbers
         return self.verdict.kind is VerdictKind.FAIL and bool(self.misplaced or retyped or nothing or self.is_dead)
 
 
@@ -147,4 +147,4 @@ class TensorDiff:
     actual: str
     histogram: ErrorHistogram | None = None  # None: nothing was compared
     heat: Heat | None = None
-    part: str = ""  # the part that was compared: `slice 0,:,:`; empty: all
+    part: str = ""  # the part that was compared: `slice 0,:,:`; empty: the whole tensor
