@@ -31,6 +31,7 @@ INDEX_FILE = "outputs.json"
 KIND = "model outputs"
 FORMATS = {KIND: Format(1, "keep the outputs again: assay model check … --keep-outputs DIR")}
 SIDES = ("reference", "target", "inputs", "context", "voter")
+_OWN = {INDEX_FILE, *(f"{side}.npz" for side in SIDES)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,8 @@ def choose_folder(path: str | None) -> str:
     """Return the folder for outputs. Raises UsageError if the folder contains other files."""
     if not path:
         return ""
-    if os.path.isdir(path) and os.listdir(path) and not os.path.exists(os.path.join(path, INDEX_FILE)):
+    found = set(os.listdir(path)) if os.path.isdir(path) else set()
+    if found and not {INDEX_FILE} <= found <= _OWN:
         raise UsageError(f"--keep-outputs {path}: the folder has other files", "name a new or an empty folder")
     if os.path.exists(path) and not os.path.isdir(path):
         raise UsageError(f"--keep-outputs {path}: it is a file", "name a new or an empty folder")
@@ -91,8 +93,8 @@ class OutputKeeper:
         self._dtypes: dict[str, str] = {}
         try:
             os.makedirs(folder, exist_ok=True)
-            for name in os.listdir(folder):
-                os.remove(os.path.join(folder, name))  # a file of an earlier check: see `choose_folder`
+            for name in _OWN.intersection(os.listdir(folder)):  # earlier outputs
+                os.remove(os.path.join(folder, name))
             self._paths = {side: os.path.join(folder, f"{side}.npz") for side in SIDES}
             self._files = {side: zipfile.ZipFile(path, "w", allowZip64=True) for side, path in self._paths.items()}
         except OSError as error:
