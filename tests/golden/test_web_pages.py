@@ -19,7 +19,7 @@ from tests.web_client import open_client
 
 from assay.errors import NotFoundError
 from assay.follow.api import StudyLocation
-from assay.golden.page import build_drift, build_golden_page, build_report, list_goldens
+from assay.golden.page import build_commands, build_drift, build_golden_page, build_report, list_goldens
 from assay.golden.records import list_ids, load_head, load_report, write_report
 from assay.golden.values import GoldenTestReport, SegmentReport
 from assay.values.verdict import SEVERITY, Finding, Verdict, VerdictKind
@@ -68,6 +68,13 @@ def test_the_list_has_the_last_verdict_and_those_before_and_two_checks_are_compa
     assert "badge PASS" in table
     assert text.count('class="c2 curve"') >= 1
     assert client.get(f"/goldens/{SLUG}?check={last}&with=20200101-000000-000000").status_code == 404
+
+
+def test_no_command_names_the_copy_of_a_store_that_is_elsewhere(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    head = load_head(locate(lab), list_ids(locate(lab))[0][0])
+    assert build_commands(head, "runs")
+    monkeypatch.setenv("ASSAY_CACHE_DIR", str(lab.store.parent))
+    assert build_commands(head, "runs") == []
 
 
 def test_a_check_as_its_report(client: TestClient, lab: Lab) -> None:

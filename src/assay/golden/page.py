@@ -26,6 +26,7 @@ from assay.golden.report.other_commands import build_recording_blocks, build_sho
 from assay.golden.report.rows import render_percent, render_share
 from assay.golden.values import DEFAULT_MANIFEST, GoldenReport, MetricReport
 from assay.system.fast_dataclasses import dataclass, replace
+from assay.system.files import cache_dir, is_inside
 from assay.values import document as doc
 from assay.values import layout
 from assay.values.plain import render_date
@@ -133,6 +134,8 @@ def build_commands(head: Head | None, root: str) -> list[tuple[str, str]]:
     """Build commands for the folder in which the check was started: `source` is the path as the user wrote it."""
     folder, _, name = head.manifest.rpartition("/") if head else ("", "", "")
     if head is None or not folder or not name.startswith(f"{head.test}_"):
+        return []
+    if is_inside(folder, cache_dir(os.environ)):  # the copy of a store at an address, which is not known here
         return []
     words = [head.source, "-s", folder, "-t", head.test]
     kept = name.removeprefix(f"{head.test}_")
