@@ -1,7 +1,7 @@
 """Outputs that other tools wrote: `.npz` and `.npy` files, Polygraphy's JSON, and raw dumps with a list of their names.
 
-Polygraphy's `--save-outputs` is `{"lst": [[RUNNER, [{"outputs": {NAME: ARRAY}}]]]}`, an iteration each; an array is
-`{"array": BASE64}` of a `.npy` file, in newer versions below `"values"`. A folder of raw files has an `index.json`:
+Polygraphy's `--save-outputs` writes `{"lst": [[RUNNER, [{"outputs": {NAME: ARRAY}}]]]}`, with an entry per iteration;
+ARRAY is `{"array": BASE64}` of a `.npy` file, in newer versions below `"values"`. `index.json` lists raw files:
 `[{"name": "logits", "file": "logits.bin", "dtype": "float32", "shape": [1, 10]}]`.
 """
 
