@@ -1,4 +1,4 @@
-"""Converts a model to another opset: old models are the usual reason why an importer refuses one."""
+"""Converts a model to another opset: an old opset is the usual reason why an importer refuses a model."""
 
 from __future__ import annotations
 

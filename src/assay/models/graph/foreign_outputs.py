@@ -35,7 +35,7 @@ class Outputs:
 
 
 def load_both(first: str, second: str | None) -> tuple[Outputs, Outputs]:
-    """Load the outputs of both sides, from two files or folders, or from one with both. Raises UsageError."""
+    """Load the outputs of both sides, from two files or folders, or from one that has both. Raises UsageError."""
     if second is not None:
         return _load_only(first), _load_only(second)
     if os.path.isdir(first):

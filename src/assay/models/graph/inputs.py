@@ -37,7 +37,7 @@ from assay.models.values.tensors import TensorSpec
 from assay.system.fast_dataclasses import dataclass, replace
 
 Dims = Mapping[str, int | Sequence[int]]  # a symbol's size, or an input's whole shape
-_MOST_VALUES = 4  # how many inputs a message describes the values of
+_MOST_VALUES = 4  # the most inputs whose values a message describes
 _NAMELESS = ("", "?")  # symbols without a meaning: dimensions with the same one may differ
 
 
@@ -106,7 +106,7 @@ def plan_inputs(
     choice: InputChoice = InputChoice(),  # noqa: B008 frozen
     least: int = 0,
 ) -> tuple[InputPlan, ...]:
-    """Return how each input would be filled, and why."""
+    """Return how each input is filled with random numbers, and why."""
     odd = [spec for spec in outline.inputs if spec.dtype in NON_TENSORS or not spec.dtype]
     if odd:
         named = ", ".join(f"{spec.name!r} ({spec.dtype or 'of unknown type'})" for spec in odd)

@@ -460,7 +460,7 @@ class Magnitudes:
         return max((count_terms(node.op_type, inputs, read_attributes(node)) for node, inputs in nodes), default=1)
 
     def compute_unrounded(self, tensor: str) -> Array | None:
-        """Return the values before they were rounded to this tensor, the first output of an operator; else None."""
+        """Return the unrounded values of a tensor that is the first output of an operator; None for other tensors."""
         position = self._wiring.producers.get(tensor)
         node = self._wiring.nodes[position] if position is not None else None
         if node is None or node.output[0] != tensor:

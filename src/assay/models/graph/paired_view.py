@@ -109,7 +109,7 @@ def _rename(graph: Graph, mapping: Mapping[str, str]) -> None:
 
 
 def _insert_floats(graph: Graph, whole: str, name: str, scales: Sequence[str]) -> None:
-    """Insert after the node that makes the integers `whole` the floats `name`, and integers again for all readers."""
+    """Insert nodes that convert the integers `whole` to the floats `name`, and back to integers for all readers."""
     helper, again = onnx.helper, f"{whole}/again"
     at = next(index for index, node in enumerate(graph.node) if whole in node.output) + 1
     for node in graph.node:
