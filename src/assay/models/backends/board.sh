@@ -7,7 +7,7 @@
 # process has taken the lock, because it had expired.
 #
 # The guard has two processes. The outer process only reads stdin, so that it notices the end of stdin at once; the
-# inner process keeps the lock. Both exchange states by files: a trap that interrupts a $(…) breaks the parser of some bashes.
+# inner process keeps the lock. They exchange states by files: a trap that interrupts a $(…) breaks some versions of bash.
 set -u
 lock=$1 dir=$2 token=$3 owner=$4 wait_s=$5 expiry_s=$6
 umask 077

@@ -95,7 +95,7 @@ class ProgramCall:
         if output.code:
             code, last = output.code, last_line(output.stderr) or last_line(output.stdout)
             end = f"ended with exit code {code}" if code > 0 else f"was killed by {name_signal(-code)}"
-            end += f" ({name_signal(code - 128)})" if code > 128 else ""  # of a shell: 128 plus the number of a signal
+            end += f" ({name_signal(code - 128)})" if code > 128 else ""  # shells add 128 to the number of a signal
             message = f"{self.program} {end}" + (f": {last}" if last else "")
             raise self.refuse(message, output, ending=StepEnding.CRASH if output.code < 0 else StepEnding.ERROR)
         return output, elapsed_s

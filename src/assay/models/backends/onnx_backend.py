@@ -1,7 +1,7 @@
 """Back ends that read ONNX files in this process: how they keep a model, their steps, and onnx's own evaluator.
 
-A model without external data is one file; one with external data is a folder with the model under a fixed name and the
-data next to it, under the names in the model.
+A model without external data is kept as a file; a model with external data as a folder with the model under a fixed
+name and the data next to the model, under the names in it.
 """
 
 from __future__ import annotations

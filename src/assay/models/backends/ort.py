@@ -73,7 +73,7 @@ class OrtBackend(OnnxBackend):
         return runtime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
 
     def start(self, opened: Any, inputs: Mapping[str, Any]) -> Callable[[], Any]:
-        """Pass strings unchanged, all else as onnxruntime's own values, which alone support every type."""
+        """Return a call that passes strings unchanged, all else as onnxruntime's values, which support every type."""
         if any(array.dtype.kind in "OUS" for array in inputs.values()):
             return lambda: opened.run(None, inputs)
         feed = {name: self._to_value(array) for name, array in inputs.items()}

@@ -48,8 +48,8 @@ class Template:
 
 
 def parse_template(content: object, known: Sequence[str], where: str) -> Template:
-    """Parse a template. Raises UsageError if it is not a command line, or has placeholders that this step does not
-    know. `where` is for messages: `target sim: compile`."""
+    """Parse a template. Raises UsageError if it is not a command line, or has placeholders that are not in `known`.
+    `where` is for messages: `target sim: compile`."""
     if isinstance(content, str):
         parts = tuple(_split_text(content, where))
     elif isinstance(content, list | tuple):

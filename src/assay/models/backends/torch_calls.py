@@ -149,7 +149,7 @@ def _load_file(path: str) -> Any:
 
 @contextmanager
 def blaming(path: str, what: str) -> Iterator[None]:
-    """Turn exceptions of the user's code into a UsageError that names the line of this file where they happen."""
+    """Convert exceptions of the user's code to UsageError, with the line of the file `path` where they happen."""
     try:
         yield
     except UsageError:
@@ -220,7 +220,7 @@ class CallRecorder:
         self.kept: dict[str, bytes] = {}  # label → arguments of the call
         self._noise = noise
         self._names: dict[tuple[int, int], str] = {}
-        self._alive: list[Tensor] = []  # keeps tensors alive: the id of a freed one may be used again
+        self._alive: list[Tensor] = []  # keeps tensors alive: the id of a freed tensor may be used again
         self._counts: Counter[str] = Counter()
         self._open: list[tuple[ModuleCall, Any]] = []
 
