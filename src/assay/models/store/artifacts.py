@@ -214,7 +214,7 @@ class ArtifactStore:
         """Return the newest version of each key, most recently used first; the files themselves are not read."""
         found = []
         for name in filter(None, map(self._find_newest, self._list_keys())):
-            with contextlib.suppress(OSError, EntryError):  # removed since it was listed, or damaged: `load` reports it
+            with contextlib.suppress(OSError, EntryError):  # a removed or damaged entry is reported by `load`
                 manifest, used_at = load_manifest(self._path(name)), os.stat(self._path(name)).st_mtime
                 found.append(StoreEntry(**asdict(manifest), used_at=used_at, in_use=self._locks.is_held(name)))
         return sorted(found, key=lambda entry: (-entry.used_at, entry.key))
