@@ -1,1 +1,1 @@
-"""Tools that compute a model: one module for each back end, one small interface, one process of its own."""
+"""Back ends, the tools that compute models: their interface, and a module for each back end."""

@@ -19,7 +19,7 @@ from assay.system.processes import load_cpu_fields
 
 Kind = type | tuple[type, ...]
 _TEMPLATE: Kind = (str, list)
-# The options of our back ends that a table of the settings may have, and their kinds; each back end checks the values.
+# Back end → the options that its table in the settings may have, and their types; each back end checks the values.
 OPTIONS: dict[str, Mapping[str, Kind]] = {
     "ort": {"optimize": str, "threads": int},
     "reference": {},
@@ -79,7 +79,7 @@ def first_line(text: str) -> str:
 
 
 def render_python(code: str) -> str:
-    """Return a shell line that executes this code in an interpreter with the same libraries."""
+    """Return a shell line that executes this code in an interpreter with the libraries of this process."""
     return shlex.join([name_program("python"), "-c", code])
 
 
@@ -92,12 +92,12 @@ def name_program(name: str) -> str:
 
 
 class Backend(ABC):
-    """A target's tools. One object serves many jobs, one after another. The parent also builds one, to check the
-    target: building loads no library, starts nothing, and raises UsageError for invalid options."""
+    """The tools of a target. One object serves many jobs, one after another. The parent process also builds a back end,
+    to check the target: building loads no library, starts nothing, and raises UsageError for invalid options."""
 
     steps: tuple[Step, ...] = (Step.COMPILE, Step.RUN)
     may_change: bool = False  # whether the tools may change during a check: programs may, libraries are loaded once
-    # Reports the command line that is about to run: if that hangs or ends the worker, nothing else is known.
+    # Reports the command line that is about to run: if the command hangs or ends the worker, nothing else is known.
     announce: Callable[[str], None] = staticmethod(lambda _command: None)
 
     def __init__(self, target: Target) -> None:
@@ -117,12 +117,12 @@ class Backend(ABC):
         made with the back end. Raises MissingExtraError, or InfrastructureError if a tool or a board was not found."""
 
     def identify_step(self, _step: Step) -> Mapping[str, str]:
-        """Return what only this step depends on: compiling for a board must not fail because the board is off."""
+        """Return the identity that a step depends on: compiling for a board must not fail because the board is off."""
         return self.identity()
 
     @abstractmethod
     def perform(self, job: Job) -> Made:
-        """Do one step. Raises BackendError if the tool refuses; any other exception counts as an error too."""
+        """Perform a step. Raises BackendError if the tool reports an error; any other exception is an error too."""
 
     def warm_up(self) -> None:  # noqa: B027 - optional, though most back ends load something
         """Load, before anything is timed, what takes long to load. Missing libraries are reported by `identity`."""
@@ -144,7 +144,7 @@ class Backend(ABC):
 
 
 def describe_cpu() -> str:
-    """Return the processor and its features: libraries choose their kernels, and so their rounding, by them."""
+    """Return the processor and its features, by which libraries choose their kernels, and so their rounding."""
     fields = load_cpu_fields()
     name = fields.get("model name") or fields.get("Hardware") or os.uname().machine
     features = fields.get("flags") or fields.get("Features") or ""

@@ -1,8 +1,8 @@
 """A board reached by the system's ssh: one connection for many commands, a lock, and a guard that cleans up.
 
 All files of a job are in a folder of its own on the board. The lock names its owner and when it was taken; it expires
-unless its owner refreshes it. A small shell script on the board (`board.sh`) refreshes it, and ends the job's processes
-and removes its folder as soon as our side has ended, for whatever reason.
+unless it is refreshed. A small shell script on the board (`board.sh`) refreshes the lock, ends the job's processes and
+removes the job's folder as soon as our side has ended, for whatever reason.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from assay.system.fast_dataclasses import dataclass
 from assay.system.files import try_text
 from assay.system.ssh import Address, explain_connection, find_client
 
-_SOCKET_LENGTH = 80  # of the socket's path: unix allows 107, and ssh appends a suffix
+_SOCKET_LENGTH = 80  # the longest path of the socket's folder: unix allows 107, and ssh appends a suffix
 _BEAT_S = 5.0
 _GRACE_S = 5.0
-# the master's own session ends with our side, even if that was killed, and the connection with it
+# The command of the master connection: it ends, and the connection with it, when our process ends or is killed.
 _HOLD = "echo ready; exec cat >/dev/null"
-# Runs in the job's folder. The program starts only after its process group was recorded: so the guard either finds the
-# group or has removed the folder first. What a program leaves in the folder is removed with it.
+# Runs a program in the job's folder. The program starts only after its process group was recorded: the guard either
+# finds the group, or has removed the folder first. Files that the program leaves are removed with the folder.
 _RUN = """
 cd "$1" || exit 97
 shift
@@ -54,7 +54,7 @@ rm -f pid
 echo $code >exit
 exit $code
 """
-# A file is named by its content: nothing is copied twice, and no outdated file is used.
+# A deployed file is in a folder named by its hash: nothing is copied twice, and no outdated file is used.
 _DEPLOYED = 'cd "$1" 2>/dev/null && [ -O . ] && [ -x "$2" ] && echo there'
 _DEPLOY = """
 umask 077
@@ -75,7 +75,7 @@ class BusyError(InfrastructureError):
 
 
 class Board:
-    """A host that one job at a time has for itself, and the ssh connection to it for many commands."""
+    """A host that runs one job at a time, and the ssh connection to it, which many commands use."""
 
     def __init__(self, address: Address, rule: LockRule) -> None:
         self.address = address
@@ -98,7 +98,7 @@ class Board:
             self._master = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stream)
         assert self._master.stdout is not None
         deadline = time.monotonic() + 2 * self.address.connect_s + _GRACE_S
-        # output of a login script before that line is ignored
+        # output of a login script before the line `ready` is ignored
         is_ready = any(line.endswith("ready") for line in _read_lines(self._master.stdout, deadline))
         if not is_ready or not os.path.exists(self._socket):
             output = try_text(complaint, "replace")
@@ -154,7 +154,7 @@ class Board:
         return out
 
     def deploy(self, path: str, sha: str) -> str:
-        """Copy a program to the board unless it is already there. Returns its path there."""
+        """Copy a program to the board unless it is already there. Returns its path on the board."""
         name = os.path.basename(path)
         user = self.address.name.rpartition("@")[0] or getpass.getuser()
         folder = f"{self.address.root}/assay-runners-{user}/{sha}"
@@ -176,7 +176,7 @@ class Board:
 
 
 class Stay:
-    """A job's time on a board: its folder there, and the guard that keeps the lock."""
+    """The use of a board by a job: the job's folder on it, and the guard that keeps the lock."""
 
     def __init__(self, board: Board) -> None:
         token = uuid.uuid4().hex[:12]
@@ -192,14 +192,14 @@ class Stay:
         with open(os.path.join(os.path.dirname(__file__), "board.sh"), encoding="utf-8") as stream:
             script = stream.read()
         since = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        owner = f"{getpass.getuser()} {socket.gethostname()} {os.getpid()} {since}"  # `describe_owner` reads this
+        owner = f"{getpass.getuser()} {socket.gethostname()} {os.getpid()} {since}"  # parsed by `describe_owner`
         arguments = (rule.path, self.folder, self._token, owner, str(rule.wait_s), str(rule.expiry_s))
         self._guard = self._board.start(script, *arguments, stdin=subprocess.PIPE)
         threading.Thread(target=self._keep_alive, args=(self._guard.stdin,), daemon=True).start()
         self._wait_for_lock(self._guard)
 
     def _keep_alive(self, stream: IO[bytes]) -> None:
-        """Send a line now and then: otherwise the board cannot tell a connection that was cut from a silent one."""
+        """Send a line at intervals: otherwise the board cannot distinguish a cut connection from a silent one."""
         pause_s = min(_BEAT_S, self._board.rule.expiry_s / 4)
         with contextlib.suppress(OSError, ValueError):
             while not self._left.wait(pause_s):
@@ -225,7 +225,7 @@ class Stay:
         raise InfrastructureError(f"the board {self._board.address.name} cannot be locked: {error_text}")
 
     def leave(self) -> None:
-        """End the stay: the guard sees the end of its stdin, and cleans up."""
+        """Close the stdin of the guard, which then removes the job's folder and the lock."""
         self._left.set()
         if self._guard is not None:
             _end(self._guard)
@@ -264,7 +264,7 @@ class Stay:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Let a process see the end of its stdin, and kill it if it does not end soon."""
+    """Close a process's stdin, and kill the process if it does not end soon."""
     with contextlib.suppress(OSError):
         if process.stdin is not None:
             process.stdin.close()
@@ -304,7 +304,7 @@ def _read_lines(stream: IO[bytes], deadline: float) -> Iterator[str]:
 
 
 def describe_owner(text: str) -> str:
-    """Describe the owner of a lock for a person: `text` is `user host pid since`, the content of the lock."""
+    """Describe the owner of a lock for a message: `text` is `user host pid since`, the content of the lock."""
     words = text.split()
     if len(words) != 4:
         return "held by an unknown process"

@@ -1,13 +1,13 @@
-# The guard of a job on a board: takes the lock, keeps it fresh, and cleans up. It runs on the board, for as long as
-# the process at the other end of stdin is alive. Whatever ends it, no process, no folder and no lock of the job stays.
-# Plain POSIX with date, cat, mkdir, mv, rm, sleep: boards have little more.
+# The guard of a job on a board: takes the lock, refreshes it, and cleans up. The guard runs on the board as long as the
+# process at the other end of stdin is alive. Whatever ends the guard, no process, folder or lock of the job remains.
+# The script uses plain POSIX with date, cat, mkdir, mv, rm, sleep: boards have little more.
 #
 # sh board.sh LOCK DIR TOKEN OWNER WAIT_S EXPIRY_S
-# prints "held OWNER" while it waits, "busy OWNER" when that took too long, "locked" once the lock is ours, "lost" when
-# another process took us for dead and took it.
+# prints "held OWNER" while it waits, "busy OWNER" after WAIT_S, "locked" once it has the lock, and "lost" when another
+# process has taken the lock, because it had expired.
 #
-# Two processes. The outer one only reads stdin, so that it sees its end at once. The inner one keeps the lock. They
-# exchange states by files: a trap that interrupts a $(…) breaks the parser of some versions of bash.
+# The guard has two processes. The outer process only reads stdin, so that it notices the end of stdin at once; the
+# inner process keeps the lock. They exchange states by files: a trap that interrupts a $(…) breaks some versions of bash.
 set -u
 lock=$1 dir=$2 token=$3 owner=$4 wait_s=$5 expiry_s=$6
 umask 077
@@ -18,14 +18,14 @@ nap() { sleep 1 >/dev/null 2>&1 </dev/null; }
 
 beat() { now >"$lock/beat.$token" && mv "$lock/beat.$token" "$lock/beat"; } 2>/dev/null
 
-# Seconds since a lock was last kept fresh. One that has no time yet was made this instant, or its maker died in it.
+# Prints the seconds since a lock was last refreshed. A lock without a time was just made, or its maker died at once.
 age() {
     last=$(cat "$1/beat" 2>/dev/null)
     case $last in '' | *[!0-9]*) last=$since ;; esac
     echo $(($(now) - last))
 }
 
-# Seconds since the last line of the other side. The file is empty for an instant while it is written.
+# Prints the seconds since the last line on stdin. The file with its time is empty for an instant while it is written.
 silence() {
     heard=$(cat "$dir.heard" 2>/dev/null)
     echo $(($(now) - ${heard:-$(now)}))
@@ -42,8 +42,8 @@ take() {
     echo "$token" >"$lock/token"
 }
 
-# An expired lock is moved away by one process at a time, which looks again first: two that see the same dead lock must not move
-# each other's fresh one.
+# An expired lock is moved away by one process at a time, which first checks its age again: two processes that find the
+# same expired lock must not move each other's new lock.
 take_over() {
     mkdir "$lock.guard" 2>/dev/null || { [ "$(age "$lock.guard")" -gt "$expiry_s" ] && rm -rf "$lock.guard"; return; }
     now >"$lock.guard/beat"
@@ -69,7 +69,7 @@ wait_for_lock() {
             take_over
         else
             holder=$(cat "$lock/owner" 2>/dev/null)
-            # a lock that is being made or released has no owner
+            # a lock has no owner while it is made or released
             [ "$holder" = "$shown" ] || [ -z "$holder" ] || { echo "held $holder" && shown=$holder; }
             [ $(($(now) - since)) -ge "$wait_s" ] && echo "busy $holder" && return 1
         fi
@@ -82,7 +82,7 @@ keep_lock() {
     echo locked
     while is_mine; do
         beat
-        # the connection is open and silent: it was cut
+        # a connection that is open and silent was cut
         [ "$(silence)" -gt "$expiry_s" ] && end_job && release && return
         is_over && return
         nap
@@ -94,7 +94,7 @@ keep_lock() {
 finish() {
     end_job
     : >"$dir.over"
-    # one that holds the lock does nothing that cannot be cut short; one that waits sees the mark
+    # a keeper that holds the lock may be killed at any time; a keeper that waits ends when it finds $dir.over
     is_mine && kill -9 "$keeper" 2>/dev/null
     wait "$keeper" 2>/dev/null
     end_job

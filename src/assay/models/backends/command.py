@@ -53,14 +53,14 @@ Planned = Mapping[str, tuple[str, TensorSpec]]  # output → the path that it is
 
 
 class RunLocation:
-    """The machine on which a program runs, and how it sees our files: this machine."""
+    """The machine on which a program runs, and the paths of our files on it; this class is for the local machine."""
 
     def seen(self, path: str) -> str:
-        """Return the path of a file of ours, as the program finds it."""
+        """Return the path at which the program finds a file of this machine."""
         return path
 
     def describe(self, argv: Sequence[str], env: Mapping[str, str], cwd: str) -> str:
-        """Return a command line to paste in any folder, with `cd` if a word names a file relative to another one."""
+        """Return a command line to paste in any folder, with `cd` if a word names a file relative to `cwd`."""
         moves = any(not os.path.isabs(word) and os.path.exists(os.path.join(cwd, word)) for word in argv if word)
         front = ["env", *(f"{name}={value}" for name, value in env.items())] if env else []
         return (f"cd {shlex.quote(os.path.abspath(cwd))} && " if moves else "") + shlex.join([*front, *argv])
@@ -75,7 +75,7 @@ class RunLocation:
 
 @dataclass(frozen=True, slots=True)
 class ProgramCall:
-    """A program that is called at a location; `command` is the line for a person to paste."""
+    """A program that is called at a location; `command` is the command line for a user to paste."""
 
     argv: list[str]
     location: RunLocation
@@ -95,7 +95,7 @@ class ProgramCall:
         if output.code:
             code, last = output.code, last_line(output.stderr) or last_line(output.stdout)
             end = f"ended with exit code {code}" if code > 0 else f"was killed by {name_signal(-code)}"
-            end += f" ({name_signal(code - 128)})" if code > 128 else ""  # a shell's: 128 and the number of a signal
+            end += f" ({name_signal(code - 128)})" if code > 128 else ""  # shells add 128 to the number of a signal
             message = f"{self.program} {end}" + (f": {last}" if last else "")
             raise self.refuse(message, output, ending=StepEnding.CRASH if output.code < 0 else StepEnding.ERROR)
         return output, elapsed_s
@@ -153,7 +153,7 @@ class CommandBackend(Backend):
         return found
 
     def _describe_dependency(self, _step: Step, word: str) -> str:
-        """Return the hash of a file or folder. Raises UsageError: with a mistyped path no change would be noticed."""
+        """Return the hash of a file or folder. Raises UsageError if it is missing, since the path may be mistyped."""
         path = os.path.join(self._project, os.path.expanduser(word))
         if not os.path.exists(path):
             hint = f"a file or a folder, relative to {os.path.abspath(self._project)}"
@@ -178,14 +178,14 @@ class CommandBackend(Backend):
         return content | ({f"{name}: version": version} if version else {})
 
     def list_words(self, name: str, template: programs.Template) -> list[str]:
-        """Return a command's arguments without its program: those of all cases, and files that one case has."""
+        """Return a command's arguments without its program; a file that differs by case is listed for every case."""
         named = template.words[1:]
         named += [self._option("input_flag"), self._option("output_flag")] if name == "run" else []
         flags = {"compile": self.target.compile_flags, "run": self.target.run_flags}
         return [text for word in named for text in self._fill_word(word)] + [*flags.get(name, ())]
 
     def _fill_word(self, word: str) -> list[str]:
-        """Fill a word as far as known before there is a job; with a part that depends on the job it names no file."""
+        """Fill a word with values that are known before there is a job; a word that needs others names no file."""
         options = self.target.options
         known = {key: str(options[key]) for key in ("chip", "hardware") if options.get(key)} | {"case": "*"}
         names = programs.find_names(word)
@@ -194,7 +194,7 @@ class CommandBackend(Backend):
 
     @property
     def _seen_cwd(self) -> str:
-        """The folder in which words name files before there is a job; a job's own folder holds none of them yet."""
+        """Return the folder that words are relative to before there is a job, whose own folder has no files yet."""
         return self._cwd(os.devnull)
 
     def perform(self, job: Job) -> Made:
@@ -303,7 +303,7 @@ class CommandBackend(Backend):
 
     @property
     def _project(self) -> str:
-        """Return the folder of the file that describes the target: its relative paths are relative to that."""
+        """Return the folder of the file that describes the target; relative paths in the file start in this folder."""
         return self._option("folder") or os.getcwd()
 
     def _cwd(self, folder: str) -> str:

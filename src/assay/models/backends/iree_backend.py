@@ -3,8 +3,8 @@
 Options: `device` (llvm-cpu, vmvx), `cpu` (generic, host or any that LLVM knows), `driver` (local-sync, local-task).
 
 A process for each compilation would cost one second more. Names, types and shapes of inputs and outputs are written
-into the module as reflection, so that an artifact alone is enough to run it: IREE itself keeps neither names nor signs
-of integers.
+into the module as reflection, so that an artifact can be run without its model: IREE itself keeps neither names nor
+signs of integers.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _OPSET = re.compile(r"torch\.onnx_meta\.opset_version = (\d+)")
 
 
 def import_model(source: str, target: str) -> str:
-    """Write the model as MLIR. Returns the shell command that does it. Raises BackendError."""
+    """Write the model as MLIR. Returns the equivalent shell command. Raises BackendError."""
     command = shlex.join([name_program("iree-import-onnx"), source, "-o", target])
     find_external(source)
     model = _load_inferred(source, os.path.dirname(target), command)
@@ -74,11 +74,11 @@ def _load_inferred(source: str, folder: str, command: str) -> Model:
         model = onnx.load(source)
     except Exception as error:
         raise BackendError(f"{source} is not an ONNX model: {error}", command=command) from error
-    model.graph.name = model.graph.name or "main_graph"  # the function gets this name
+    model.graph.name = model.graph.name or "main_graph"  # the imported function gets this name
     try:
         onnx.checker.check_model(model)
         return onnx.shape_inference.infer_shapes(model, data_prop=True)
-    except ValueError:  # models of more than two gigabytes, protobuf's limit, need files
+    except ValueError:  # a model of more than two gigabytes, protobuf's limit: use files
         aside = os.path.join(folder, "inferred.onnx")
     except Exception as error:
         raise explain(str(error), find_opset(model), command) from error
@@ -151,7 +151,7 @@ class Compilation:
 
 
 def compile_module(compilation: Compilation) -> None:
-    """Compile in this process, or by IREE's program if only that has one of the flags."""
+    """Compile in this process, or by IREE's program if it dumps IR, or if only the program has one of the flags."""
     from iree.compiler import api
 
     session = api.Session()
@@ -281,7 +281,7 @@ def load_module(path: str, driver: str) -> Module:
 
 
 def choose_entry(names: Sequence[str], path: str) -> str:
-    """Return the entry point. IREE makes a pair of each function; the one without `$async` returns when it is done."""
+    """Return the entry point. IREE exports each function twice: the one without `$async` is synchronous."""
     found = [name for name in names if not name.endswith("$async") and not name.startswith("__")]
     if len(found) != 1:
         raise BackendError(f"{path} has {len(found)} entry points, not one: {', '.join(found) or 'none'}")
@@ -336,7 +336,7 @@ def _to_array(view: Any) -> Array:
 
 
 def _find_dtype(element: Any) -> Any:
-    """Return an element's type. Signless integers count as signed; the module's own list of outputs corrects it."""
+    """Return an element's type. Signless integers count as signed; the module's list of outputs has the sign."""
     from iree import runtime
 
     for dtype, known in runtime.dtypes._ML_DTYPE_TO_HAL_ELEMENT_TYPE.items():  # noqa: SLF001 - it has no public name
@@ -352,7 +352,7 @@ def explain_run(error: Exception, command: str) -> BackendError:
 
 
 def stage_inputs(job: Job, order: Sequence[TensorSpec] | None) -> list[str]:
-    """Write inputs for IREE's programs: types that numpy's files do not know as raw bytes, with their type."""
+    """Return inputs as IREE's programs take them; types that numpy's files do not support become raw bytes."""
     refs = {ref.name: ref for ref in load_refs(job.inputs)} if job.inputs else {}
     names = list(refs) if order is None else [spec.name for spec in order if spec.name in refs]
     found = []
@@ -366,7 +366,7 @@ def stage_inputs(job: Job, order: Sequence[TensorSpec] | None) -> list[str]:
 
 
 def write_profile(job: Job, argv: Sequence[str]) -> tuple[str, ...]:
-    """Run again under IREE's profiler. Returns the paths of its bundle and of a table of the dispatches."""
+    """Run a module under IREE's profiler. Returns the paths of the profile and of a table of the dispatches."""
     bundle = os.path.join(job.profile_dir or job.folder, f"{job.case or 'model'}_iree.ireeprof")
     flags = [f"--device_profiling_mode={PROFILED}", f"--device_profiling_output={bundle}", "--output=+/dev/null"]
     run = run_program([find_program("iree-run-module"), *argv[1:], *flags])
@@ -442,7 +442,7 @@ class IreeBackend(Backend):
         return (*flags, *self.target.compile_flags)
 
     def _run(self, job: Job) -> Made:
-        if self.target.run_flags:  # they hold for the whole process, which has only this target
+        if self.target.run_flags:  # the flags hold for the whole process, which has only this target
             self.import_library("iree.runtime.flags").parse_flags(*self.target.run_flags)
         module = load_module(job.source, self._driver)
         argv = [name_program("iree-run-module"), f"--module={job.source}", f"--device={self._driver}"]

@@ -1,7 +1,7 @@
 """Back ends that read ONNX files in this process: how they keep a model, their steps, and onnx's own evaluator.
 
-A model without external data is one file; one with external data is a folder with the model under a fixed name and the
-data next to it, under the names in the model.
+A model without external data is kept as a file; a model with external data as a folder with the model under a fixed
+name and the data next to the model, under the names in it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MODEL_FILE = "model.onnx"
 
 
 def copy_model(source: str, folder: str) -> str:
-    """Copy a model with all of its files into a folder. Returns its path there."""
+    """Copy a model with all of its files into a folder. Returns the path of the copy."""
     data = find_external(source)
     target = os.path.join(folder, "model") if data else folder
     os.makedirs(target, exist_ok=True)
@@ -56,7 +56,7 @@ def load_outline(path: str) -> Model:
 
 
 def find_external(path: str) -> list[str]:
-    """Return names of the files with the model's weights, relative to it. Raises BackendError if one is missing."""
+    """Return the files with a model's weights, relative to its folder. Raises BackendError if one is missing."""
     folder = os.path.dirname(os.path.abspath(path))
     names = find_locations(load_outline(path))
     outside = [name for name in names if os.path.isabs(name) or os.path.normpath(name).startswith("..")]
@@ -85,7 +85,7 @@ def _build_spec(value: Any) -> TensorSpec:
 
 
 class OnnxBackend(Backend):
-    """A back end whose compilation is a model that the library could open; the model itself is kept."""
+    """A back end that compiles by opening the model with its library, as a check; the model itself is kept."""
 
     libraries: tuple[str, ...]
 
@@ -95,10 +95,10 @@ class OnnxBackend(Backend):
 
     @abstractmethod
     def start(self, opened: Any, inputs: Mapping[str, Any]) -> Callable[[], Any]:
-        """Return a function that executes the model once: only that is timed."""
+        """Return a function that executes the model once: only this function is timed."""
 
     def read(self, values: Any, _specs: Sequence[TensorSpec]) -> Sequence[Any]:
-        """Convert the result of an execution to arrays, before the next one begins."""
+        """Convert the result of an execution to arrays, before the next execution begins."""
         found: Sequence[Any] = values
         return found
 
@@ -150,7 +150,7 @@ class OnnxBackend(Backend):
     def _open(self, source: str, profile: str) -> Any:
         for name in self.libraries:
             self.import_library(name)
-        find_external(source)  # names the missing file; libraries name the weight
+        find_external(source)  # raises an error with the missing file; libraries name the weight
         try:
             return self.open(source, profile)
         except Exception as error:

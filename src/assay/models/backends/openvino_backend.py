@@ -1,4 +1,4 @@
-"""OpenVINO on the CPU, in the precision of the model: by default it would compute in bfloat16 if the CPU can.
+"""OpenVINO on the CPU, in the precision of the model: by default OpenVINO uses bfloat16 if the CPU has it.
 
 Options: `threads`, `precision` (the plug-in's INFERENCE_PRECISION_HINT).
 """
@@ -65,7 +65,7 @@ class OpenvinoBackend(OnnxBackend):
         return [_to_array(values.get_tensor(spec.name)) for spec in specs]
 
     def write_profile(self, _opened: Any, values: Any, profile: str) -> tuple[str, ...]:
-        """Write OpenVINO's counters, one line for each operation in order: it has no profile file of its own."""
+        """Write OpenVINO's counters, one line for each operation in order: OpenVINO writes no profile itself."""
         rows, start_us = [], 0.0
         for info in values.profiling_info:
             duration_us = info.real_time.total_seconds() * 1e6
@@ -90,7 +90,7 @@ class OpenvinoBackend(OnnxBackend):
         return render_python(f"import openvino; openvino.Core().compile_model({source!r}, 'CPU', {hint})")
 
     def explain(self, error: Exception, source: str) -> BackendError:
-        """Return the error without the lines about OpenVINO's own source with which its messages begin."""
+        """Return the error without the lines about OpenVINO's own source, with which the messages begin."""
         text, command = str(error), self.describe(source)
         lacking = _LACKING.search(text)
         if lacking:
@@ -103,7 +103,7 @@ class OpenvinoBackend(OnnxBackend):
 
 
 def _to_array(tensor: Any) -> Any:
-    """Return a copy, since the request reuses its memory; small types come as bytes, which get their type later."""
+    """Return a copy of a tensor, whose memory a request reuses; small types come as bytes, and get their type later."""
     array = tensor.data
     name = tensor.element_type.get_type_name()
     if name in _PACKED:

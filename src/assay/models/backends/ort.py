@@ -1,6 +1,6 @@
 """onnxruntime on the CPU: the usual reference, and without its optimisations a second one.
 
-Options: `optimize` (all, extended, basic, none), `threads`. Its optimised models are not kept: they depend on the
+Options: `optimize` (all, extended, basic, none), `threads`. Optimised models are not kept: they depend on the
 machine.
 """
 
@@ -73,7 +73,7 @@ class OrtBackend(OnnxBackend):
         return runtime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
 
     def start(self, opened: Any, inputs: Mapping[str, Any]) -> Callable[[], Any]:
-        """Pass texts unchanged, all else as onnxruntime's own values: only these can have every type."""
+        """Return a call that passes strings unchanged, all else as onnxruntime's values, which support every type."""
         if any(array.dtype.kind in "OUS" for array in inputs.values()):
             return lambda: opened.run(None, inputs)
         feed = {name: self._to_value(array) for name, array in inputs.items()}
@@ -86,7 +86,7 @@ class OrtBackend(OnnxBackend):
         return (opened.end_profiling(),)
 
     def _to_value(self, array: Any) -> Any:
-        """Return onnxruntime's value: types that numpy does not know are passed as bytes."""
+        """Convert an array to onnxruntime's value: types that numpy does not know are passed as bytes."""
         runtime, onnx = self.import_library("onnxruntime"), self.import_library("onnx")
         if array.dtype.isbuiltin == 1:
             return runtime.OrtValue.ortvalue_from_numpy(array)
@@ -123,7 +123,7 @@ class OrtBackend(OnnxBackend):
 
 
 def _explain_new(found: re.Match[str], text: str, command: str) -> BackendError:
-    """Build an error with a message of our own: onnxruntime's begins with a path and a C++ signature."""
+    """Build an error with a message of our own: onnxruntime's message begins with a C++ signature."""
     import onnxruntime
 
     domain = "" if found["domain"] in (_OWN_DOMAIN, None) else f" of {found['domain']}"

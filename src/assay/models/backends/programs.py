@@ -1,12 +1,12 @@
 """Programs of a target: their command templates, where they are, their versions, and the files that results depend on.
 
-A template is a text, split as a shell would, or a list of words. `{name}` stands for a value, `{{` and `}}` for braces.
+A template is a string, split as in a shell, or a list of words. `{name}` stands for a value, `{{` and `}}` for braces.
 If a value is absent (no IR is dumped, no chip was named), the word with its placeholder is left out; words that belong
-together are in brackets, `[--dump {ir_dir}]`, or in a list, and left out together. `[[` and `]]` are brackets.
+together are in brackets, `[--dump {ir_dir}]`, or in a list, and left out together. `[[` and `]]` stand for brackets.
 
-A changed tool must never be served from the artifact store. So these are hashed by content: the words of a command, the
-file or folder that each of them names, the program that a script runs, those that a wrapper calls, and the packages of
-a Python that runs it. Hashing too much costs a needless run; hashing too little would pass a wrong result.
+The result of a changed tool must never come from the artifact store, so these are hashed by content: the words of a
+command, the file or folder that each word names, the interpreter of a script, the programs that a wrapper calls, and
+the packages of a Python interpreter. Hashing too much costs a needless run; hashing too little passes a wrong result.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class Template:
 
 
 def parse_template(content: object, known: Sequence[str], where: str) -> Template:
-    """Parse a template. Raises UsageError if it is not a command line, or has placeholders that this step does not
-    know. `where` is for messages: `target sim: compile`."""
+    """Parse a template. Raises UsageError if it is not a command line, or has placeholders that are not in `known`.
+    `where` is for messages: `target sim: compile`."""
     if isinstance(content, str):
         parts = tuple(_split_text(content, where))
     elif isinstance(content, list | tuple):
@@ -81,7 +81,7 @@ def _split_text(text: str, where: str) -> Iterator[tuple[str, ...]]:
         words = shlex.split(text)
     except ValueError as error:
         raise UsageError(f"{where} cannot be split into words: {error}", "every quote needs its end") from None
-    group: list[str] | None = None  # arguments since a bracket was opened; None: none is open
+    group: list[str] | None = None  # arguments since a bracket was opened; None: no bracket is open
     for word in words:
         opens = word.startswith("[") and not word.startswith("[[")
         closes = word.endswith("]") and not word.endswith("]]")
@@ -113,7 +113,7 @@ def find_names(*words: str) -> list[str]:
 
 
 def fill_text(text: str, values: Mapping[str, Value]) -> str:
-    """Fill a text whose values are all texts."""
+    """Return a string with its placeholders filled."""
     return "".join(_fill(text, values))
 
 
@@ -132,11 +132,11 @@ def _fill(word: str, values: Mapping[str, Value]) -> list[str]:
     return [_PIECE.sub(replace, word)]
 
 
-VERSION_S = 10.0  # a program that takes longer to print its version is not asked again
+VERSION_S = 10.0  # a program that takes longer to print its version counts as having no version
 
 
 def find_program(program: str, env: Mapping[str, str], folder: str) -> list[str]:
-    """Return the command that starts a program: the variable of its name if set, else PATH; a name with a slash is a
+    """Return the command that starts a program: the variable named for it if set, else PATH; a name with a slash is a
     path. The variable may be a path, or a command with arguments; a relative path in it starts at the current
     directory, not where the program will run. Raises InfrastructureError."""
     if "/" in program:
@@ -171,7 +171,7 @@ def _reason(path: str) -> str:
 
 
 def ask_version(words: Sequence[str], env: Mapping[str, str], cwd: str) -> str:
-    """Return a program's version in one line; empty if it does not know the option, or takes too long."""
+    """Return a program's version in one line; empty if the program fails, or takes too long."""
     try:
         done = subprocess.run(
             words, cwd=cwd, env=dict(env), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
@@ -182,11 +182,11 @@ def ask_version(words: Sequence[str], env: Mapping[str, str], cwd: str) -> str:
     return "" if done.returncode else " ".join(done.stdout[:2000].decode("utf-8", "replace").split())[:500]
 
 
-NO_NAME = "\0"  # in a word: a value that is not known yet, so that the word names no file
+NO_NAME = "\0"  # in place of a value that is not known yet: a word with it names no file
 SEARCHED = ("LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH", "PYTHONHOME")  # search paths of programs
 _SHELLS = ("sh", "bash", "dash", "ash", "ksh", "zsh", "busybox")
 _SCRIPT_BYTES = 64 * 1024  # a larger file is a program, not a wrapper
-_FRESH_NS = 2 * 10**9  # within this time a file may change again without a new date
+_FRESH_NS = 2 * 10**9  # within this time a file may change again without a new mtime
 _MADE_BY_RUNNING = ("__pycache__", ".git")
 _OWN_FOLDER = re.compile(
     r'\$\(\s*dirname\s+(?:--\s+)?"?\$\{?(?:0|BASH_SOURCE(?:\[0\])?)\}?"?\s*\)|`dirname "?\$0"?`|\$\{0%/\*\}'
@@ -196,8 +196,8 @@ _hashes: dict[str, tuple[tuple[int, ...], str]] = {}  # path → its stamp when 
 
 
 def describe_words(words: Sequence[str], folder: str) -> dict[str, str]:
-    """Return the content of every file and folder among these words, or after the `=` or `@` of a word: of a script
-    also that of its interpreter. The working directory itself is left out: everything is in it."""
+    """Return the hash of every file and folder that these words name, also after a `=` or `@`. A folder that contains
+    the working directory is left out."""
     found = {}
     for name in dict.fromkeys(name for word in words for name in list_names(word)):
         path = os.path.join(folder, os.path.expanduser(name))
@@ -213,14 +213,14 @@ def describe_program(words: Sequence[str]) -> dict[str, str]:
 
 
 def describe_called(words: Sequence[str], folder: str, env: Mapping[str, str]) -> dict[str, str]:
-    """Describe programs that are not among the words: those that scripts run and wrappers call, and packages."""
+    """Return hashes of the programs that scripts among the words call, and of packages of Python interpreters."""
     found: dict[str, str] = {}
     paths = [os.path.join(folder, name) for word in words for name in list_names(word)]
     waiting = [path for path in dict.fromkeys(paths) if os.path.isfile(path)]
     seen = set(waiting)
     while waiting:
         path = waiting.pop()
-        if os.path.basename(path).startswith("python"):  # with the packages of its environment
+        if os.path.basename(path).startswith("python"):  # a Python interpreter has packages
             prefix = glob.escape(os.path.dirname(os.path.dirname(os.path.abspath(path))))
             patterns = (f"{prefix}{local}/lib*/python3*/*-packages" for local in ("", "/local"))
             folders = sorted(each for pattern in patterns for each in glob.glob(pattern))
@@ -242,7 +242,7 @@ def describe_environment(own: Mapping[str, str], folder: str, inherited: Mapping
 
 
 def find_matching(pattern: str, folder: str) -> list[str]:
-    """Return the files of all cases if their names depend on the case."""
+    """Return the files whose names match a pattern: those of all cases."""
     found = [glob.glob(os.path.join(glob.escape(folder), name)) for name in list_names(pattern)]
     return sorted({path for paths in found for path in paths})
 
@@ -288,7 +288,7 @@ def _load_script(path: str) -> str:
 
 
 def _hash_packages(directory: str) -> str:
-    """Hash the lists again when a package comes or goes: a new installation does both."""
+    """Return a hash of the RECORD files of packages, read again when a package was added or removed."""
 
     def read() -> str:
         records = sorted(glob.glob(os.path.join(glob.escape(directory), "*.dist-info", "RECORD")))
@@ -299,12 +299,12 @@ def _hash_packages(directory: str) -> str:
 
 
 def hash_path(path: str) -> str:
-    """The hash of a file, or of everything below a folder."""
+    """Return the hash of a file, or of everything below a folder."""
     return hash_tree(path)[:16] if os.path.isdir(path) else hash_file(path)
 
 
 def hash_file(path: str) -> str:
-    """Return the hash of a file, read again only if its stamp differs; the stamp's hash if it may not be read."""
+    """Return the hash of a file, read again only if its stamp differs; of an unreadable file the stamp's hash."""
 
     def read() -> str:
         try:
@@ -334,8 +334,8 @@ def _build_stamp(path: str) -> tuple[int, ...]:
 
 
 def hash_tree(path: str) -> str:
-    """Hash names and content of all files; links are followed, each folder once. Files that running a program leaves
-    are left out."""
+    """Hash names and content of all files; links are followed, each folder once. Folders that programs create
+    when they run, such as __pycache__, are left out."""
     total = hashlib.sha256()
     for each in sorted(_walk(path)) if os.path.isdir(path) else [path]:
         sha = hash_file(each) if os.path.isfile(each) else ""

@@ -1,9 +1,9 @@
 """Back ends by name, loaded when they are needed, and hashes of the code of users' own back ends.
 
-OpenVINO is not imported to run IREE. `module:Class` is a tool without a version, which changes while it is written.
-These of its files are hashed: the module, the modules next to it that it imports, anywhere in its code, and the modules
-of its base classes. For an installed module, only its own package counts as next to it. Other packages are not read;
-what else results depend on is reported by `identity`.
+A user's own back end, `module:Class`, has no version and changes while it is written, so its code is hashed: the
+module, the modules next to it that are imported anywhere in its code, and the modules of its base classes. Of an
+installed module only its own package is hashed. Other packages are not read: `identity` reports whatever else results
+depend on.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ def locate(target: Target) -> tuple[str, str]:
         raise NotFoundError("back end", target.backend, BACKENDS)
     folder = str(target.options.get("folder", ""))
     if folder and folder not in sys.path:
-        sys.path.append(folder)  # the folder of the settings that name it; last, since it may contain an onnx.py
+        sys.path.append(folder)  # the settings' folder is last, since it may contain an onnx.py
     return module, attribute
 
 
 def build_backend(target: Target) -> Backend:
-    """The back end of a target: one of ours, or `module:Class` of a user's own."""
+    """Return the back end of a target: one of ours, or a user's own as `module:Class`."""
     module, attribute = locate(target)
     try:
         found = getattr(import_module(module), attribute)
@@ -62,7 +62,7 @@ _INSTALLED = ("site-packages", "dist-packages")
 
 
 class OwnCode:
-    """The code of one back end when it was loaded: built before the import, in the process that runs it."""
+    """Hashes of a back end's code, built before it is imported, in the process that runs it."""
 
     def __init__(self, module: str) -> None:
         self._module = module
@@ -74,12 +74,12 @@ class OwnCode:
         self._hashes = hash_files(files, module)
 
     def identify(self, kind: type) -> dict[str, str]:
-        """Return hashes for the class `kind`. Modules that are loaded now count as well, however they were imported."""
+        """Return hashes of the code of the class `kind`, including modules that were loaded since, by any import."""
         return {**hash_files(find_loaded(self._module, kind), self._module), **self._hashes}
 
 
 def find_files(module: str) -> set[str]:
-    """Return the module's file, and those next to it that its imports name; the code is read, not run."""
+    """Return the module's file, and the files next to it that its imports name; the code is read, not run."""
     location = _find_location(module)
     if location is None:
         return set()
@@ -94,7 +94,7 @@ def find_files(module: str) -> set[str]:
 
 
 def find_loaded(module: str, kind: type) -> set[str]:
-    """Return files of loaded modules: next to the module, and of the base classes of a back end."""
+    """Return the files of loaded modules that are next to `module`, or contain base classes of the back end."""
     location = _find_location(module)
     bases = {each.__module__ for each in kind.__mro__}
     found = set()
@@ -117,7 +117,7 @@ def hash_files(files: set[str], module: str) -> dict[str, str]:
 
 def forget_stale(files: set[str]) -> None:
     """Remove stale compiled code, so that the code that runs is what was hashed: Python uses compiled code if its
-    source has the recorded second and length, even if the source was written later."""
+    source has the recorded mtime in seconds and length, even if the source was written later."""
     for path in files:
         with suppress(OSError, NotImplementedError):
             compiled = cache_from_source(path)
@@ -129,7 +129,7 @@ def forget_stale(files: set[str]) -> None:
 class _CodeLocation:
     origin: str  # the module's file
     root: str  # the folder that its imports begin in
-    bounds: str  # what counts as own: all below the root; of an installed module its package, or the file alone
+    bounds: str  # the folder of its own code: the root; of an installed module its package, or its file
 
     def holds(self, path: str) -> bool:
         if path != self.bounds and not path.startswith(f"{self.bounds}{os.sep}"):
@@ -159,7 +159,7 @@ def _climb(path: str, levels: int) -> str:
 
 
 def _is_others(name: str) -> bool:
-    """Return whether a module is neither ours nor Python's: such modules have versions."""
+    """Return whether a module is neither ours nor in the standard library, which both have versions."""
     top = name.partition(".")[0]
     return top != "assay" and top not in sys.stdlib_module_names
 
@@ -173,7 +173,7 @@ def _find_imported(path: str, root: str) -> Iterator[str]:
         with open(path, "rb") as file:
             tree = ast.parse(file.read(), path)
     except (OSError, SyntaxError, ValueError):
-        return  # a library, or a module that cannot be loaded: the import reports it
+        return  # an extension module, or a module that cannot be loaded: the import reports it
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             names, begin = [alias.name for alias in node.names], [root, os.path.dirname(path)]

@@ -1,12 +1,12 @@
 """A command target whose run step happens on a board: models are compiled here and run there.
 
-Options next to those of the command back end:
+Options in addition to those of the command back end:
   address, port, key     the board as ssh takes it: user@host
   ssh_options            more arguments for ssh
   connect_timeout_s      how long a board may take to answer; default 10
   deploy                 programs and scripts of `run` that are copied to the board, once for each content
   lock, lock_wait_s, lock_expiry_s
-                         the lock's folder on the board, how long to wait for it, when one counts as abandoned
+                         the lock's folder on the board, how long to wait for it, when a lock counts as abandoned
   remote_root            where folders of jobs are made; default /tmp
 """
 
@@ -31,8 +31,8 @@ from assay.system.ssh import Address
 # Options, and the fields of Address and LockRule that they set.
 _ADDRESS = {"address": "name", "port": "port", "key": "key", "connect_timeout_s": "connect_s", "remote_root": "root"}
 _LOCK = {"lock": "path", "lock_wait_s": "wait_s", "lock_expiry_s": "expiry_s"}
-# The first word is a program, listed with the one that its first line names; the others are files and folders if they
-# exist. Each is listed with its number, its path and its content, since files on a board may change.
+# Lists number, path and hash of files on the board, which may change: of the program that is the first word, of the
+# programs that its first line names, and of the other words that are files or folders.
 _DESCRIBE = r"""
 [ -n "$1" ] && PATH=$1
 shift
@@ -83,7 +83,7 @@ class SshBackend(CommandBackend):
         return {"board": system, **files, **self._describe_remote(template)}
 
     def _describe_remote(self, template: Template) -> dict[str, str]:
-        """Describe the program on the board, other named files, and files of ours: an absolute path is the board's."""
+        """Describe the program on the board and the files that its command names: absolute paths are the board's."""
         words = self.list_words("run", template)
         ours = describe_words(words, self._project)
         found = {f"run: {name}": sha for name, sha in ours.items() if not os.path.isabs(name)}
@@ -100,8 +100,8 @@ class SshBackend(CommandBackend):
         return found | {f"board: {name}": found_there for name, found_there in there.items()}
 
     def _ask_board(self, program: str, names: Sequence[str]) -> dict[str, str]:
-        """Return by name the path on the board and a hash of the content. A program runs in its job's folder, so only
-        absolute paths are the board's own, and the folders that jobs are made in are not listed."""
+        """Return the path and a hash of the content of each name that exists on the board. A program runs in its
+        job's folder, so only absolute paths are the board's own; folders that contain jobs are skipped."""
         root = self._board.address.root
         paths = [name for name in dict.fromkeys(names) if os.path.isabs(name) and not is_inside(root, name)]
         out = self._board.demand("looking", _DESCRIBE, self._own_environment().get("PATH", ""), program, *paths)
@@ -114,7 +114,7 @@ class SshBackend(CommandBackend):
         return found
 
     def _describe_dependency(self, step: Step, word: str) -> str:
-        """Return the hash of a file here, else on the board, which is only asked if the run needs it anyway."""
+        """Return the hash of a file on this machine, else on the board, to which only the run step connects."""
         path = os.path.join(self._project, os.path.expanduser(word))
         if os.path.exists(path) or not os.path.isabs(word):
             return super()._describe_dependency(step, word)
@@ -124,7 +124,7 @@ class SshBackend(CommandBackend):
         return found or super()._describe_dependency(step, word)
 
     def _find_deployed(self) -> dict[str, str]:
-        """Return words of the template and the files here that they stand for."""
+        """Return the words of the option `deploy` and the local files that they name."""
         found = {}
         for word in map(str, self.target.options.get("deploy") or ()):
             path = os.path.join(self._project, os.path.expanduser(word))
@@ -157,10 +157,10 @@ class BoardLocation(RunLocation):
         self._stay = stay
         self._folders = {raw: "outputs"} | ({job.profile_dir: "profile"} if job.profile_dir else {})
         self._names: dict[str, str] = {}  # our path → its name in the job's folder
-        self._packed: dict[str, list[str]] = {}  # folder in the job's folder → tar's arguments that pack it here
+        self._packed: dict[str, list[str]] = {}  # folder in the job's folder → arguments of the local tar that packs it
 
     def stage(self, source: str, artifact: str, refs: Sequence[TensorRef]) -> None:
-        """Copy what the run needs to the board, and with a model in a folder also its external data."""
+        """Copy the files that a run needs to the board; of a model in a folder, also its external data."""
         self._names[artifact] = f"artifact/{os.path.basename(artifact)}"
         for ref in refs:
             self._names[ref.path] = f"inputs/{os.path.basename(ref.path)}"
@@ -177,7 +177,7 @@ class BoardLocation(RunLocation):
         return f"{self._stay.folder}/{name}"
 
     def describe(self, argv: Sequence[str], env: Mapping[str, str], _cwd: str) -> str:
-        """Return a command line to paste here. It first makes the job's folder again, which the board has removed."""
+        """Return a command line to paste locally. It creates the job's folder again, which the board has removed."""
         folder, enter = self._stay.folder, self._stay.address.command
         made = [f"{folder}/{name}" for name in self._folders.values()]
         lines = [f"{enter} {shlex.quote(shlex.join(['mkdir', '-p', *made]))}"]

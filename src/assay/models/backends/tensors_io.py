@@ -1,8 +1,8 @@
 """Inputs and outputs of a model, checked against its signature; and the first, untimed run of a library.
 
-Some runtimes accept any input: OpenVINO computes with uninitialised memory if an input is missing. So every back end
-checks its inputs here first. The work of a library for its first model (load kernels, register operators, start
-threads) is done before anything is timed: else the first case, the full model, would include it.
+Every back end checks its inputs here, since some runtimes accept anything: OpenVINO computes with uninitialised memory
+if an input is missing. The work of a library for its first model (load kernels, register operators, start
+threads) is done before anything is timed: otherwise the time of the first case would include it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def load_inputs(job: Job, specs: Sequence[TensorSpec]) -> dict[str, Array]:
 
 
 def write_raw(ref: TensorRef, path: str) -> TensorRef:
-    """Write only the bytes of a tensor, for programs that read no other files."""
+    """Write the bytes of a tensor, for programs that read only raw files."""
     os.makedirs(os.path.dirname(path), exist_ok=True)
     with open(path, "wb") as stream:
         stream.write(load_ref(ref).tobytes())
@@ -47,13 +47,13 @@ def write_raw(ref: TensorRef, path: str) -> TensorRef:
 
 
 def is_numpy_type(dtype: str) -> bool:
-    """Whether numpy's own files can name this type."""
+    """Return whether numpy's own files support this type."""
     return dtype in _NUMPY_TYPES or (dtype.startswith(("int", "uint")) and dtype not in PACKED)
 
 
 def write_outputs(job: Job, names: Sequence[str], arrays: Sequence[Any], specs: Sequence[TensorSpec] = ()) -> str:
     """Write the outputs under the names that the job asks for; return the folder. `names` are the back end's names of
-    them, in its order."""
+    `arrays`."""
     types = {spec.name: spec.dtype for spec in (*job.output_specs, *specs)}
     found = {name: fit_type(array, types.get(name, ""), name) for name, array in zip(names, arrays, strict=True)}
     missing = [name for name in job.outputs if name not in found]
@@ -85,14 +85,14 @@ def fit_type(array: Any, dtype: str, name: str = "output") -> Array:
         return array
     found, wanted = array.dtype, parse_dtype(dtype)
     is_known = wanted.isbuiltin == 1  # numpy knows the type; the small types are ml_dtypes'
-    # bytes may be of any type; integers may be integers or truth values; unsigned ones may be small floats
+    # bytes may represent any type, integers other integers or bool, unsigned integers small floats
     is_integer = found.kind in "iub" and wanted.kind in "iub" and is_known
     is_alias = found.name.startswith("void") or is_integer or (found.kind == "u" and not is_known)
     return array.view(wanted) if found.itemsize == wanted.itemsize and is_alias else array
 
 
 def unpack(raw: Any, dtype: Any, shape: tuple[int, ...]) -> Any:
-    """Unpack elements that share a byte, the first one lowest; ml_dtypes gives each a byte of its own."""
+    """Unpack elements that share a byte, the first one lowest; ml_dtypes gives each element a byte."""
     bits = PACKED[dtype.name]
     parts = [(raw >> shift) & ((1 << bits) - 1) for shift in range(0, 8, bits)]
     flat = np.stack(parts, axis=-1).reshape(-1)[: int(np.prod(shape, dtype=np.int64))]
@@ -102,13 +102,13 @@ def unpack(raw: Any, dtype: Any, shape: tuple[int, ...]) -> Any:
     return flat.view(dtype).reshape(shape)
 
 
-# one node, in versions that are old enough for every library
+# a model of one node, in versions that are old enough for every library
 _MODEL = '<ir_version: 7, opset_import: ["": 13]> rehearsal (float[4] x) => (float[4] y) { y = Add(x, x) }'
 Perform = Callable[[Job], Made]
 
 
 def warm_up(*steps: tuple[Step, Perform]) -> None:
-    """Take a model of one node through these steps. Errors are ignored: the first real job reports them."""
+    """Perform these steps with a model of one node. Errors are ignored: the first real job reports them."""
     with suppress(Exception), tempfile.TemporaryDirectory(prefix="assay-rehearsal-") as folder:
         made, inputs = os.path.join(folder, "rehearsal.onnx"), os.path.join(folder, "inputs")
         onnx.save(onnx.parser.parse_model(_MODEL), made)

@@ -1,7 +1,7 @@
 """Calls of torch modules and ops: recorded inside a model, with their gradients, and executed again alone.
 
 A recorded call keeps its arguments with a name in place of each tensor, so that another process can make the same call.
-Each use of a tensor is an alias of it, so that the gradient of this use alone is recorded. Inputs are copied before the
+Each use of a tensor is an alias of it, so that the gradient of this use alone is recorded. Inputs are copied before a
 call, since a module may work in place.
 """
 
@@ -34,7 +34,7 @@ Tensor = Any  # torch.Tensor
 Module = Any  # torch.nn.Module
 Given = Mapping[int | str, Any]  # the arguments of a call, by position or keyword
 Change = Callable[[str, Any], Any]
-_SMALL = ("bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz")  # unknown to numpy
+_SMALL = ("bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz")  # types unknown to numpy
 _RECURRENT = ("aten.lstm", "aten.gru", "aten.rnn_")  # prefixes of recurrent ops
 _RETURNS = "return (module, inputs): inputs are a tensor, a tuple of arguments, or a dict of keyword arguments"
 
@@ -55,7 +55,7 @@ def map_leaves(value: Any, kind: type, change: Change, path: str = "") -> Any:
         changed = {key: map_leaves(each, kind, change, _join(path, key)) for key, each in value.items()}
         if type(value) is dict:
             return changed
-        same = copy.copy(value)  # a ModelOutput, an OrderedDict
+        same = copy.copy(value)  # such as a ModelOutput or an OrderedDict
         for key, each in changed.items():
             same[key] = each  # type: ignore[index]
         return same
@@ -135,7 +135,7 @@ def load_attribute(text: str, folder: str, what: str) -> Any:
 def _load_file(path: str) -> Any:
     loaded = next((each for each in sys.modules.values() if getattr(each, "__file__", None) == path), None)
     if loaded is not None:
-        return loaded  # a second load would make other classes
+        return loaded  # loading the file again would create other classes
     stem = os.path.splitext(os.path.basename(path))[0]
     name = stem if stem not in sys.modules else f"assay_model_{stem}"
     spec = importlib.util.spec_from_file_location(name, path)
@@ -149,7 +149,7 @@ def _load_file(path: str) -> Any:
 
 @contextmanager
 def blaming(path: str, what: str) -> Iterator[None]:
-    """Turn exceptions of the user's code into a UsageError that names the line of this file where they happen."""
+    """Convert exceptions of the user's code to UsageError, with the line of the file `path` where they happen."""
     try:
         yield
     except UsageError:
@@ -220,7 +220,7 @@ class CallRecorder:
         self.kept: dict[str, bytes] = {}  # label → arguments of the call
         self._noise = noise
         self._names: dict[tuple[int, int], str] = {}
-        self._alive: list[Tensor] = []  # keeps tensors alive: the id of a freed one may be used again
+        self._alive: list[Tensor] = []  # keeps tensors alive: the id of a freed tensor may be used again
         self._counts: Counter[str] = Counter()
         self._open: list[tuple[ModuleCall, Any]] = []
 
@@ -240,14 +240,14 @@ class CallRecorder:
         tree = map_leaves(given, torch.Tensor, lambda path, each: self._note_input(call, path, each))
         try:
             self.kept[label] = pickle.dumps(tree)
-        except Exception as error:  # noqa: BLE001 - any object may be among them
+        except Exception as error:  # noqa: BLE001 - any object may be an argument
             call.problem = f"its arguments cannot be kept: {type(error).__name__}: {error}"
         self._open.append((call, _load_generator_state()))
         changed = map_leaves(given, torch.Tensor, lambda path, each: self._alias(call, path, each))
         return split_given(changed)
 
     def leave(self, output: Any) -> Any:
-        """End the innermost call. Returns its output for the model."""
+        """End the innermost call. Returns the output that the model continues with."""
         call, state = self._open.pop()
         call.draws = not torch.equal(state, _load_generator_state())
         self.calls.append(call)
@@ -288,13 +288,13 @@ class CallRecorder:
 
     @contextmanager
     def rounding(self, is_wanted: bool) -> Iterator[None]:
-        """Change the result of each operation, forward and backward, since no border shows the rounding inside."""
+        """Change the result of each operation, forward and backward, to show the rounding inside of a call."""
         if not is_wanted:
             yield
             return
         with warnings.catch_warnings(), ExitStack() as held:
-            warnings.simplefilter("ignore")  # about flags that this version of torch ignores
-            for library in (torch.backends.mkldnn, torch.backends.cudnn):  # they have one kernel for a whole sequence
+            warnings.simplefilter("ignore")  # warnings about flags that this version of torch ignores
+            for library in (torch.backends.mkldnn, torch.backends.cudnn):  # both have one kernel for a whole sequence
                 held.enter_context(library.flags(enabled=False))
             held.enter_context(_build_noise_mode(self.perturb))
             yield
@@ -321,8 +321,8 @@ def _load_generator_state() -> Tensor:
 
 
 def is_closed(function: Any) -> bool:
-    """Return whether a call rounds several times without a border: a recurrent module or op, or a module of the user
-    that calls no other module."""
+    """Return whether a call rounds several times without a recorded tensor in between: a recurrent module or op, or a
+    module of the user that calls no other module."""
     if not isinstance(function, torch.nn.Module):
         return str(function).startswith(_RECURRENT)
     return any(
@@ -332,7 +332,7 @@ def is_closed(function: Any) -> bool:
 
 
 def _build_noise_mode(perturb: Callable[[Tensor], Tensor]) -> Any:
-    """Return a mode in which the result of each operation is changed."""
+    """Return a dispatch mode of torch that changes the result of each operation."""
     base = import_module("torch.utils._python_dispatch").TorchDispatchMode
 
     class NoiseMode(base):  # type: ignore[misc,valid-type]
@@ -354,7 +354,7 @@ def _number(name: str, counts: Counter[str]) -> str:
 
 
 def find_called(label: str) -> str:
-    """The name of the module whose call has this label."""
+    """Return the name of the module whose call has this label."""
     return re.sub(r"#[0-9]+\Z", "", label)
 
 
@@ -376,7 +376,7 @@ def hooked(module: Module, enter: Callable[..., Any], leave: Callable[[Any], Any
 
 @contextmanager
 def preserved(module: Module, round_to: Any = None) -> Iterator[None]:
-    """Restore buffers at the end; `round_to`: in between, parameters are rounded to this type."""
+    """Restore buffers at the end; `round_to`: the type that parameters are rounded to until then."""
     params = [each for each in module.parameters() if each.is_floating_point()] if round_to is not None else []
     held = [*module.buffers(), *params]
     before = [each.detach().clone() for each in held]
@@ -411,7 +411,7 @@ def record_compiled(module: Module, run: Callable[[], Any]) -> tuple[Any, dict[s
         output = run()
     found: dict[str, Tensor] = {}
     counts: Counter[str] = Counter()
-    labels: list[str] = []  # of the calls that have not ended
+    labels: list[str] = []  # labels of the calls that have not ended
     for name, value in seen:
         leaves = find_leaves(value, torch.Tensor)
         if name:
@@ -427,7 +427,7 @@ def call_alone(
     function: Callable[..., Any], label: str, kept: bytes, load: Callable[[str], Tensor], params: Mapping[str, Tensor],
     grad_outs: Sequence[str] | None, times_s: list[float],
 ) -> dict[str, Tensor]:  # fmt: skip
-    """Return outputs by name; with `grad_outs` gradients of inputs and parameters instead. Appends to `times_s`."""
+    """Return outputs by name; with `grad_outs`, gradients of inputs and parameters. Appends seconds to `times_s`."""
     leaves: dict[str, Tensor] = {}
 
     def place(path: str, ref: TensorName) -> Tensor:
@@ -461,7 +461,7 @@ def call_alone(
 
 
 def fits_call(function: Callable[..., Any], kept: bytes) -> bool:
-    """Return whether the function accepts these arguments."""
+    """Return whether the function accepts the kept arguments."""
     args, kwargs = split_given(pickle.loads(kept))  # noqa: S301
     try:
         inspect.signature(function).bind(*args, **kwargs)

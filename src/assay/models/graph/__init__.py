@@ -1,1 +1,1 @@
-"""ONNX models: their graphs, their layers, their inputs, and the back ends that compute them."""
+"""ONNX models: their graphs, layers and inputs, files of tensors, and models that are made from other models."""

@@ -1,4 +1,4 @@
-"""Converts a model to another opset: old models are the usual reason why an importer refuses one."""
+"""Converts a model to another opset: an old opset is the usual reason why an importer refuses a model."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from assay.models.graph.graph import load_model, measure_weights, write_model
 from assay.models.graph.onnx_library import Model, find_opset
 from assay.models.libraries import onnx
 
-_CONVERTED_BYTES = 1_800_000_000  # the library converts a model in one piece
-_TRIED_BYTES = 100_000_000  # takes about a second
+_CONVERTED_BYTES = 1_800_000_000  # the largest model that onnx, which needs it in one piece, converts
+_TRIED_BYTES = 100_000_000  # the conversion of a model of this size takes about a second
 _NO_ADAPTER = re.compile(r"No Adapter (From|To) Version \$?(\d+) for (\w+)")
 _NO_PREVIOUS = re.compile(r"No Previous Version of (\w+) exists")
 _NO_SCHEMA = re.compile(r"has no registered schema.*\.(\w+?)$")
@@ -22,14 +22,14 @@ _NAMED = re.compile(r"(?:op_type|for operator):? ?(\w+)")
 
 
 def find_newest_opset() -> int:
-    """The newest opset that the installed onnx knows."""
+    """Return the newest opset that the installed onnx knows."""
     return int(onnx.defs.onnx_opset_version())
 
 
 def can_help(before: int, after: int, message: str, operator: str) -> bool:
     """Return whether another opset could make a back end accept a model that it refused with this message. An older
-    opset helps only if the opset itself was too new; no opset helps if the missing operator is the same in both: the
-    back end lacks it, or lacks it for these types. onnx cannot convert an operator that it does not know."""
+    opset helps only if the opset itself was too new; no opset helps if the missing operator has the same version in
+    both. onnx cannot convert an operator that it does not know."""
     if before == after or max(before, after) > find_newest_opset():
         return False
     if before > after and "opset" not in message.lower():
@@ -94,7 +94,7 @@ def _convert(model: Model, before: int, opset: int, name: str) -> Model:
     )
     try:
         if model.functions:
-            model = inliner.inline_local_functions(model)  # the converter would lose them
+            model = inliner.inline_local_functions(model)  # the converter would lose the functions
         converted = version_converter.convert_version(model, opset)
         onnx.checker.check_model(converted, full_check=True)
     except faults as error:
@@ -109,7 +109,7 @@ def _convert(model: Model, before: int, opset: int, name: str) -> Model:
 
 
 def _refuse_broken(model: Model, before: int, name: str) -> None:
-    """Raise UsageError for a file that breaks a rule of its own opset or IR version, since that is the cause."""
+    """Raise UsageError if a model breaks a rule of its own opset or IR version: this is why its conversion failed."""
     try:
         onnx.checker.check_model(model)
     except onnx.checker.ValidationError as error:
@@ -133,9 +133,9 @@ def _explain(text: str, versions: str, model: Model) -> str:
         return f"onnx cannot convert the operator {op} {direction.lower()} version {version}"
     if newer:
         return f"the operator {newer[1]} did not exist yet"
-    if unknown:  # the library does not fill in its message, and appends the values
+    if unknown:  # onnx does not fill in this message, and appends the versions to it
         return f"onnx has no operator {unknown[1].removesuffix(versions)}"
-    if _BROADCAST in text:  # for an operator with an attribute `broadcast`, as up to opset 6
+    if _BROADCAST in text:  # an error at an operator with the attribute `broadcast`, up to opset 6
         ops = {node.op_type for node in model.graph.node if any(each.name == "broadcast" for each in node.attribute)}
         return f"the operator {' or '.join(sorted(ops))}: {words}" if ops else words
     return (f"the operator {named[1]}: " if named else "") + words

@@ -1,7 +1,7 @@
 """Outputs that other tools wrote: `.npz` and `.npy` files, Polygraphy's JSON, and raw dumps with a list of their names.
 
-Polygraphy's `--save-outputs` is `{"lst": [[RUNNER, [{"outputs": {NAME: ARRAY}}]]]}`, an iteration each; an array is
-`{"array": BASE64}` of a `.npy` file, in newer versions below `"values"`. A folder of raw files has an `index.json`:
+Polygraphy's `--save-outputs` writes `{"lst": [[RUNNER, [{"outputs": {NAME: ARRAY}}]]]}`, with an entry per iteration;
+ARRAY is `{"array": BASE64}` of a `.npy` file, in newer versions below `"values"`. `index.json` lists raw files:
 `[{"name": "logits", "file": "logits.bin", "dtype": "float32", "shape": [1, 10]}]`.
 """
 
@@ -35,7 +35,7 @@ class Outputs:
 
 
 def load_both(first: str, second: str | None) -> tuple[Outputs, Outputs]:
-    """Load the outputs of both sides, from two files or folders, or from one with both. Raises UsageError."""
+    """Load the outputs of both sides, from two files or folders, or from one that has both. Raises UsageError."""
     if second is not None:
         return _load_only(first), _load_only(second)
     if os.path.isdir(first):

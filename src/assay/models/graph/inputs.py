@@ -1,6 +1,6 @@
 """Inputs for a model: seeded random numbers that suit each input, arrays from files, or from a user's function.
 
-Each number depends on the seed, the sample and the input's name alone, not on other inputs, the process or the machine.
+Each random number depends on the seed, the sample and the input's name alone, not on other inputs or the machine.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from assay.models.values.tensors import TensorSpec
 from assay.system.fast_dataclasses import dataclass, replace
 
 Dims = Mapping[str, int | Sequence[int]]  # a symbol's size, or an input's whole shape
-_MOST_VALUES = 4  # inputs whose values a message describes
-_NAMELESS = ("", "?")  # symbols without a meaning: two of them need not be equal
+_MOST_VALUES = 4  # the most inputs whose values a message describes
+_NAMELESS = ("", "?")  # symbols without a meaning: dimensions with the same one may differ
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +57,10 @@ def build_samples(
     choice: InputChoice = InputChoice(),  # noqa: B008 frozen
     least: int = 0,
 ) -> list[Sample]:
-    """Return as many samples as were chosen, or as the files have. Raises UsageError, naming all that does not fit.
-    Files are whole samples, or have some inputs: the others stay random. `least` is the smallest size of an open
-    dimension that is only guessed. A function gets the inputs with their open dimensions closed, as random ones would
-    have them; its results may have others."""
+    """Return as many samples as were chosen, or as the files have. Raises UsageError that names all inputs that do not
+    fit. Files contain whole samples, or some inputs: the other inputs are random. `least` is the smallest size of an
+    open dimension that is only guessed. A user's function gets the specs of the inputs with the sizes that random
+    inputs would have; the arrays that it returns may have other sizes."""
     known, files, seed = [spec.name for spec in outline.inputs], parse_files(choice.files), choice.seed
     for name in (*choice.ranges, *(files if isinstance(files, Mapping) else ())):
         if name not in known:
@@ -92,7 +92,7 @@ def build_samples(
     return typed
 
 
-# ---------------------------------------------------------------- random ones
+# ---------------------------------------------------------------- random inputs
 
 
 def _fix_shapes(choice: InputChoice, fixed: Sample) -> InputChoice:
@@ -106,7 +106,7 @@ def plan_inputs(
     choice: InputChoice = InputChoice(),  # noqa: B008 frozen
     least: int = 0,
 ) -> tuple[InputPlan, ...]:
-    """Return how each input would be filled, and why."""
+    """Return how each input is filled with random numbers, and why."""
     odd = [spec for spec in outline.inputs if spec.dtype in NON_TENSORS or not spec.dtype]
     if odd:
         named = ", ".join(f"{spec.name!r} ({spec.dtype or 'of unknown type'})" for spec in odd)
@@ -151,7 +151,7 @@ def describe_invented(outline: Outline, model: Model, choice: InputChoice) -> st
 
 
 def close_specs(outline: Outline, model: Model, dims: Dims) -> tuple[TensorSpec, ...]:
-    """Return the inputs with numbers for their open dimensions; others (unknown rank, not a tensor) stay unchanged."""
+    """Return the inputs with numbers for their open dimensions; inputs without a shape stay unchanged."""
     shapes = _resolve_shapes(InputGraph(model, infer_specs(model)), outline, dims)
     return tuple(spec if spec.shape is None else replace(spec, shape=shapes[spec.name]) for spec in outline.inputs)
 
@@ -177,7 +177,7 @@ def _draw(plan: InputPlan, rng: Any) -> Array:
     domain = plan.domain
     try:
         np.empty(plan.shape)
-    except (MemoryError, ValueError):  # numpy raises both for too large arrays
+    except (MemoryError, ValueError):  # numpy raises either of them for a too large array
         sizes = " x ".join(map(str, plan.shape))
         raise UsageError(f"the input {plan.name!r} of {sizes} {plan.dtype} is too large for this machine") from None
     if plan.dtype == "string":
@@ -185,7 +185,7 @@ def _draw(plan: InputPlan, rng: Any) -> Array:
         return np.array(["".join(map(chr, word)) for word in words], dtype=object).reshape(plan.shape)
     if domain.is_mask:
         drawn = np.asarray(rng.random(plan.shape) < 0.75)
-        drawn[(..., slice(1)) if plan.shape else ()] = True  # a row of zeros would make a softmax of nothing
+        drawn[(..., slice(1)) if plan.shape else ()] = True  # a mask of zeros would leave a softmax no elements
     elif domain.whole:
         drawn = rng.integers(int(domain.low), int(domain.high), plan.shape, endpoint=True)
     else:
@@ -231,7 +231,7 @@ def _resolve(graph: InputGraph, spec: TensorSpec, axis: int, sizes: dict[str, in
     if dim is None or dim in _NAMELESS:
         return suggest_size(graph, spec, axis, least)
     if dim not in sizes:
-        parts = [part.strip() for part in dim.split("+")]  # `past_length + sequence_length`, as exporters write sums
+        parts = [part.strip() for part in dim.split("+")]  # exporters write sums: `past_length + sequence_length`
         if len(parts) > 1 and all(part.isdigit() or part in sizes for part in parts):
             sizes[dim] = sum(int(part) if part.isdigit() else sizes[part] for part in parts)
         else:
@@ -240,8 +240,8 @@ def _resolve(graph: InputGraph, spec: TensorSpec, axis: int, sizes: dict[str, in
 
 
 def _convert(specs: Sequence[TensorSpec], sample: Mapping[str, Any]) -> Sample:
-    """Return arrays in the order of the inputs; plain numbers and lists get the input's type, other libraries' tensors
-    keep theirs. Raises UsageError."""
+    """Return arrays in the order of the inputs; plain numbers and lists get the input's type, tensors of other
+    libraries keep their own. Raises UsageError."""
     types = {spec.name: spec.dtype for spec in specs}
     arrays: Sample = {}
     for name in [*(name for name in types if name in sample), *(name for name in sample if name not in types)]:
@@ -257,7 +257,7 @@ def _convert(specs: Sequence[TensorSpec], sample: Mapping[str, Any]) -> Sample:
 
 
 def find_problems(specs: Sequence[TensorSpec], sample: Mapping[str, Array]) -> list[str]:
-    """Describe everything that a model would refuse: inputs that are missing or unknown, other types, other shapes."""
+    """Describe everything that a model would refuse: inputs that are missing, unknown, or of a wrong type or shape."""
     known = {spec.name for spec in specs}
     problems = [f"{spec.name!r} is missing" for spec in specs if spec.name not in sample]
     problems += [f"{name!r} is not an input of the model" for name in sample if name not in known]
@@ -292,7 +292,7 @@ def describe(spec: TensorSpec) -> str:
 
 
 def parse_files(texts: Sequence[str]) -> Mapping[str, str] | list[str]:
-    """Parse `NAME=FILE` for some inputs, or plain paths for whole samples; not both."""
+    """Parse `NAME=FILE` for some inputs, or plain paths for whole samples; a mixture is an error."""
     named = [text for text in texts if "=" in text and not os.path.exists(text)]
     if named and len(named) != len(texts):
         raise UsageError("give the inputs either as NAME=FILE, or as whole samples")
@@ -305,7 +305,7 @@ def parse_files(texts: Sequence[str]) -> Mapping[str, str] | list[str]:
     return pairs if named or not texts else list(texts)
 
 
-# ---------------------------------------------------------------- samples that a user brings in files and folders
+# ---------------------------------------------------------------- samples in the user's files and folders
 
 Sample = dict[str, Array]
 _ARRAY_SUFFIXES = (".npy", ".pb", ".bin", ".raw")
@@ -361,12 +361,12 @@ def _load_source(source: str, specs: Sequence[TensorSpec]) -> list[Sample]:
 
 
 def _order_naturally(text: str) -> list[tuple[int, str]]:
-    """Return a key for sorting: `set_10` after `set_9`."""
+    """Return a key that sorts `set_10` after `set_9`."""
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", text) if part]
 
 
 def _name_input(name: str, specs: Sequence[TensorSpec]) -> str:
-    """Return an input's name: `input_0` and numpy's `arr_0` are indices unless an input has it; `a_b` may be `a/b`."""
+    """Return the input that a file is named for: `input_0`, `arr_0` (numpy's) may be indices, `a_b` may be `a/b`."""
     if any(spec.name == name for spec in specs):
         return name
     match = _NUMBERED.fullmatch(name)
@@ -396,7 +396,7 @@ def call_function(label: str, number: int, given: Mapping[str, Any]) -> Sample:
 
 
 def load_function(name: str) -> Callable[..., Any]:
-    """Load `module:function`, found from the working directory, or `path/to/file.py:function`."""
+    """Load `module:function`, with the working directory on the import path, or `path/to/file.py:function`."""
     source, _, attribute = name.rpartition(":")
     if not source or not attribute:
         hint = "write it as module:function or path/to/file.py:function"

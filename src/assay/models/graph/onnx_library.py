@@ -27,7 +27,7 @@ def words(text: str) -> frozenset[str]:
 
 
 def parse_message(message: Any, content: bytes) -> Any:
-    """Fill an empty protobuf message. Raises ValueError for bytes that are something else."""
+    """Fill an empty protobuf message. Raises ValueError if the bytes are not such a message."""
     from google.protobuf.message import DecodeError
 
     try:
@@ -47,11 +47,11 @@ class Wiring:
 
     nodes: tuple[Node, ...]
     reads: tuple[tuple[str, ...], ...]  # by node: its inputs, then tensors that its sub-graphs read from outside
-    inputs: tuple[str, ...]  # without initialisers that are listed as inputs
+    inputs: tuple[str, ...]  # inputs of the graph that are not initialisers
     outputs: tuple[str, ...]
     weights: Mapping[str, Any]  # initialisers, sparse ones included
-    constants: Mapping[str, int]  # outputs of Constant nodes → the node
-    producers: Mapping[str, int]  # outputs of the other nodes → the node
+    constants: Mapping[str, int]  # output of a Constant node → index of the node
+    producers: Mapping[str, int]  # output of any other node → index of the node
     consumers: Mapping[str, tuple[int, ...]]
 
     def is_constant(self, name: str) -> bool:
@@ -66,7 +66,7 @@ class Wiring:
         return tuple(name for name in self.producers if name not in self.outputs)
 
     def find_ancestors(self, names: Iterable[str], stop: Iterable[str] = ()) -> list[int]:
-        """Return the nodes that these tensors need, with Constant nodes, in the graph's order, back to `stop`."""
+        """Return the indices of the nodes, Constant nodes too, that compute these tensors from the tensors `stop`."""
         seen = set(stop)
         wanted = [name for name in names if name not in seen]
         nodes: set[int] = set()
@@ -113,8 +113,8 @@ def is_constant_node(node: Node) -> bool:
 
 
 def find_reads(node: Node) -> Iterator[str]:
-    """Yield names that the node reads from its graph, also inside of sub-graphs, where an output may be such a tensor
-    too. An omitted input has no name."""
+    """Yield the names of the tensors that a node reads from its graph, also inside of sub-graphs, whose outputs may be
+    such tensors. Omitted inputs are skipped."""
     yield from (name for name in node.input if name)
     for graph in find_subgraphs(node):
         own = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
@@ -132,7 +132,7 @@ def find_subgraphs(node: Node) -> Iterator[Graph]:
 
 
 def walk_nodes(*parts: Any) -> Iterator[Node]:
-    """Yield every node of these graphs and functions, also those inside of others."""
+    """Yield every node of these graphs and functions, and of the sub-graphs in them."""
     waiting = [node for part in parts for node in part.node]
     while waiting:
         node = waiting.pop()
@@ -144,21 +144,21 @@ _KINDS = {"sequence_type": "sequence", "optional_type": "optional", "map_type": 
 
 
 def build_spec(value: Any) -> TensorSpec:
-    """Return the declaration of a value in a graph; `dtype` is "sequence", "optional" or "map" for other values."""
+    """Return the spec of a value in a graph; if it is not a dense tensor, `dtype` is its kind, such as "sequence"."""
     kind = value.type.WhichOneof("value")
     if kind in _KINDS:
         return TensorSpec(value.name, _KINDS[kind])
     tensor = value.type.tensor_type
     dims: list[Dim] = []
     for dim in tensor.shape.dim:
-        is_known = dim.WhichOneof("value") == "dim_value" and dim.dim_value >= 0  # exporters write -1 for an open one
+        is_known = dim.WhichOneof("value") == "dim_value" and dim.dim_value >= 0  # exporters write -1 for an open dim
         dims.append(int(dim.dim_value) if is_known else dim.dim_param or None)
     shape = tuple(dims) if tensor.HasField("shape") else None
     return TensorSpec(value.name, name_elem_type(tensor.elem_type), shape)
 
 
 def name_elem_type(elem_type: int) -> str:
-    """Return numpy's name of ONNX's number of a type; "" if there is none."""
+    """Return numpy's name of the type with this number in ONNX; "" if there is none."""
     if elem_type == onnx.TensorProto.STRING:
         return "string"
     try:
@@ -173,7 +173,7 @@ def find_opset(model: Model) -> int:
 
 
 def unify_domains(model: Model) -> None:
-    """Leave ONNX's own domain unnamed: runtimes accept both of its names as one, the checker does not."""
+    """Rename ONNX's own domain to "": runtimes accept "ai.onnx" as the same domain, the checker does not."""
     versions = (entry for part in (model, *model.functions) for entry in part.opset_import)
     for each in (*versions, *model.functions, *walk_nodes(model.graph, *model.functions)):
         if each.domain == DEFAULT_DOMAINS[1]:
@@ -184,7 +184,7 @@ _NEW_FIELDS = {"functions": 8, "configuration": 11}  # field of a model → the 
 
 
 def find_least_ir(model: Model) -> int:
-    """Return the least IR version that a model needs for its types, its fields and its operators."""
+    """Return the lowest IR version that a model needs for its types, its fields and its operators."""
     parts = (model, *model.functions)
     opsets = [entry for part in parts for entry in part.opset_import]
     fields = [version for name, version in _NEW_FIELDS.items() if getattr(model, name, None)]

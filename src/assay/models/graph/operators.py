@@ -1,8 +1,8 @@
 """Facts about operators: their names, their results in float64, and the size of the terms of their sums.
 
-The float64 formulas are written from ONNX's specification alone, for the operators that most models consist of. They
-have two uses: an evaluator that gives a second opinion is tested against them; and with absolute values as inputs they
-give the sum of the terms' magnitudes, to which rounding errors are proportional if the terms cancel.
+The float64 formulas are written from ONNX's specification alone, for the operators that most models consist of. Each
+formula has two uses: an evaluator that gives a second opinion is tested against it; and with absolute inputs it gives
+the sum of the terms' magnitudes, to which rounding errors are proportional if the terms cancel.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def is_operator(name: str) -> bool:
 
 
 def compute_float64(op: str, inputs: Inputs, attributes: Attributes, opset: int) -> Array | None:
-    """Compute the first output from the definition of the operator; None without a formula for this use."""
+    """Compute the first output from the definition of the operator; None if there is no formula for this use."""
     formula = _build_formulas().get(op)
     if formula is None:
         return None
@@ -64,7 +64,7 @@ def _widen(array: Array) -> Array:
 
 
 def is_float(array: Array | None) -> bool:
-    """Return whether an array has floats; those of ml_dtypes, which numpy calls void, count as well."""
+    """Return whether an array has floats; floats of ml_dtypes, which numpy calls void, count as well."""
     return array is not None and array.dtype.kind in "fV" and "int" not in array.dtype.name
 
 
@@ -147,7 +147,7 @@ def _normalize(x: Array, first_axis: int, attributes: Attributes) -> Array:
 
 
 def _log_softmax(inputs: Inputs, attributes: Attributes, opset: int) -> Array:
-    """Compute over all axes from `axis` on up to opset 12, later over that axis alone."""
+    """Compute over all axes from `axis` on in opsets up to 12, and over `axis` alone in later opsets."""
     x = inputs[0]
     first = attributes.get("axis", 1 if opset < 13 else -1) % x.ndim
     axes = tuple(range(first, x.ndim)) if opset < 13 else (first,)
@@ -223,7 +223,7 @@ def _slide(
 
 
 def compute_model_float64(model: Model, inputs: Mapping[str, Array]) -> dict[str, Array] | None:
-    """Compute the first output of each node of a model; None if one of them has no formula."""
+    """Compute the first output of each node of a model; None if a node has no formula."""
     wiring, opset = build_wiring(model.graph), find_opset(model)
     values: dict[str, Array] = dict(inputs)
     for name in (*wiring.weights, *wiring.constants):
@@ -234,7 +234,7 @@ def compute_model_float64(model: Model, inputs: Mapping[str, Array]) -> dict[str
     for position in sorted(set(wiring.producers.values())):
         node = wiring.nodes[position]
         given = [values.get(name) if name else None for name in node.input]
-        is_known = node.domain in DEFAULT_DOMAINS  # an operator of this name in another domain may be another one
+        is_known = node.domain in DEFAULT_DOMAINS  # an operator of this name in another domain may differ
         made = compute_float64(node.op_type, given, read_attributes(node), opset) if is_known else None
         if made is None:
             return None
@@ -243,7 +243,7 @@ def compute_model_float64(model: Model, inputs: Mapping[str, Array]) -> dict[str
 
 
 def draw_ordinary(inputs: Mapping[str, Array], *, positive: bool) -> dict[str, Array]:
-    """Replace all floats by numbers of moderate size, which amplify no rounding. Integers (indices) stay."""
+    """Return the inputs with random floats of moderate size, which do not amplify rounding; integers stay."""
     rng = np.random.default_rng(_SEED)
     drawn = {}
     for name, array in inputs.items():
@@ -265,16 +265,16 @@ def identify_use(nodes: Sequence[Node], opset: int) -> str:
 
 # ---------------------------------------------------------------- the size of the terms
 
-# linear sums of their inputs: with absolute values as inputs, the result is the sum of the terms' magnitudes
+# operators that compute linear sums: with absolute inputs, the result is the sum of the terms' magnitudes
 _LINEAR = words("Add Sub Sum MatMul Gemm Einsum Conv ReduceSum ReduceMean GlobalAveragePool AveragePool")
 
-# computed from numbers around one, even if the result is small: sigmoid(-17) as 1 - 0.99999996
+# operators that compute with numbers around one, even if the result is small: sigmoid(-17) as 1 - 0.99999996
 _AROUND_ONE = words("""
     Sigmoid HardSigmoid Tanh Erf Softplus Log LogSoftmax Elu Celu Selu Sin Cos Asin Atan Asinh Atanh Softsign
     LSTM GRU RNN DynamicQuantizeLSTM If Loop Scan
 """)
 
-# not a sum: the result is as precise as its own size, or as its inputs
+# operators whose terms do not cancel: the result is as precise as its size, or its inputs, allow
 _EXACT = words("""
     Relu LeakyRelu PRelu Clip Neg Abs Mul Div Reciprocal Exp Sqrt Pow Max Min Floor Ceil Round Sign Softmax ReduceMax
     ReduceMin ReduceProd ReduceL1 ReduceL2 ReduceSumSquare MaxPool GlobalMaxPool LpPool Identity Cast Reshape Transpose
@@ -283,7 +283,7 @@ _EXACT = words("""
     DequantizeLinear Hardmax ThresholdedRelu Shrink
 """)
 
-# a rounding error of an input appears in the output unchanged, or (Mul) times the other factor
+# operators that pass on a rounding error of an input, unchanged or (Mul) times the other factor
 _CARRYING = words("""
     Relu LeakyRelu Clip Neg Abs Max Min Identity Cast Reshape Transpose Flatten Squeeze Unsqueeze Concat Split Slice
     Gather GatherElements GatherND Pad Expand Tile Where Dropout DepthToSpace SpaceToDepth MaxPool GlobalMaxPool
@@ -292,8 +292,8 @@ _CARRYING = words("""
 
 
 def compute_magnitude(op: str, inputs: Inputs, attributes: Attributes, opset: int) -> Array | float:
-    """Return how large the terms are that the operator adds up, as one number or for each element of its first output.
-    A rounding error is a few units of this, in float32 1.2e-7 of it, even if the terms cancel to nothing."""
+    """Return the size of the terms that an operator adds up, as one number or for each element of its first output. A
+    rounding error is a few times this size times the type's precision (float32: 1.2e-7), even if the terms cancel."""
     if op in _EXACT:
         return 0.0
     if op in _AROUND_ONE:
@@ -307,7 +307,7 @@ def _add_magnitudes(op: str, inputs: Inputs, attributes: Attributes, opset: int)
     if op in _LINEAR:
         positive = {name: abs(value) if isinstance(value, float) else value for name, value in attributes.items()}
         return compute_float64("Add" if op == "Sub" else op, sizes, positive, opset)
-    if op == "BatchNormalization":  # the mean is subtracted
+    if op == "BatchNormalization":  # the mean is subtracted: its negative size adds up
         sizes[3:4] = [-size for size in sizes[3:4] if size is not None]
         return compute_float64(op, sizes, attributes, opset)
     if op in ("LayerNormalization", "InstanceNormalization", "GroupNormalization", "MeanVarianceNormalization"):
@@ -316,7 +316,7 @@ def _add_magnitudes(op: str, inputs: Inputs, attributes: Attributes, opset: int)
 
 
 def _measure_normalized(op: str, inputs: Inputs, attributes: Attributes) -> Array | None:
-    """Return the elements' size divided by the deviation that normalises them, which is small if all are equal."""
+    """Return the elements' size divided by the deviation that normalises them, which is small for equal elements."""
     x = inputs[0]
     if x is None or x.ndim < 2:
         return None
@@ -339,7 +339,7 @@ def _measure_size(array: Array | None) -> float:
 
 
 def count_terms(op: str, inputs: Inputs, attributes: Attributes) -> int:
-    """Return the most terms in the sum of an output element; for a recurrent operator over all of its steps."""
+    """Return the most terms that an operator sums up for an output element; a recurrent operator in all its steps."""
     shapes: list[tuple[int, ...]] = [() if each is None else each.shape for each in inputs]
     first = shapes[0] if shapes else ()
     axes: Sequence[int] = ()
@@ -364,12 +364,12 @@ def count_terms(op: str, inputs: Inputs, attributes: Attributes) -> int:
 
 
 def compute_unrounded(op: str, inputs: Inputs, attributes: Attributes) -> Array | None:
-    """Return in float64 the values that an operator rounds into its type, in steps of that type; None if it rounds
-    nothing, or if this use is not covered."""
+    """Return in float64 the values that an operator rounds to the type of its output, in steps of this type; None if
+    the operator rounds nothing, or if this use is not covered."""
     if op not in _UNROUNDED:
         return None
     if not op.startswith("Cast") and any(is_float(each) and each.dtype.itemsize < 4 for each in inputs):
-        return None  # a quotient of short floats may be rounded to one of them first
+        return None  # a quotient of short floats may be rounded to a short float first
     try:
         with np.errstate(all="ignore"):
             return _UNROUNDED[op]([None if each is None else each.astype(np.float64) for each in inputs], attributes)
@@ -431,8 +431,8 @@ class Magnitudes:
         self._known: dict[tuple[str, int], Array | float] = {}
 
     def find(self, tensor: str, depth: int) -> Array | float:
-        """Return the size of a tensor's terms. `depth`: through how many operators that only pass on rounding errors
-        these are followed back; 0 if the inputs are those of the reference, which have no rounding errors."""
+        """Return the size of a tensor's terms. `depth`: through how many operators the rounding errors that they pass
+        on are followed back; 0 if the inputs are those of the reference, which have no rounding errors."""
         position = self._wiring.producers.get(tensor)
         if position is None:
             return 0.0
@@ -455,12 +455,12 @@ class Magnitudes:
         return own + largest
 
     def count_terms(self) -> int:
-        """Return the most terms that an operator of the model adds up: see `count_terms`."""
+        """Return the most terms that an operator of the model adds up: see the function `count_terms`."""
         nodes = [(node, self._find_inputs(node)) for node in self._wiring.nodes]
         return max((count_terms(node.op_type, inputs, read_attributes(node)) for node, inputs in nodes), default=1)
 
     def compute_unrounded(self, tensor: str) -> Array | None:
-        """Return the values that were rounded into this first output of an operator: see `compute_unrounded`."""
+        """Return the unrounded values of a tensor that is the first output of an operator; None for other tensors."""
         position = self._wiring.producers.get(tensor)
         node = self._wiring.nodes[position] if position is not None else None
         if node is None or node.output[0] != tensor:
@@ -481,7 +481,7 @@ _COARSE = (  # ordered from fine to coarse
 
 
 def find_random(model: Model, positions: Sequence[int] | None = None) -> dict[str, str]:
-    """Return each random tensor with the operator that draws. `positions`: only these nodes, of a layer."""
+    """Return each random tensor with the operator that draws its numbers. `positions`: the only nodes to search."""
     wiring = build_wiring(model.graph)
     chosen = range(len(wiring.nodes)) if positions is None else positions
     nodes = [wiring.nodes[position] for position in sorted(chosen)]
@@ -489,8 +489,8 @@ def find_random(model: Model, positions: Sequence[int] | None = None) -> dict[st
 
 
 def _find_drawing(model: Model, node: Node, wiring: Wiring | None) -> str:
-    """Return the operator that draws: a node, one inside of it, or one in a function of the model, whose constants are
-    unknown (`wiring` is None)."""
+    """Return the operator that draws random numbers: the node, a node in its sub-graphs, or one in a function that it
+    calls, whose constants are unknown (`wiring` is None)."""
     inner = (each for graph in find_subgraphs(node) for each in graph.node)
     is_training = node.op_type == "Dropout" and len(node.input) > 2 and wiring and load_constant(wiring, node.input[2])
     if node.op_type in DRAWING or is_training:
@@ -502,7 +502,7 @@ def _find_drawing(model: Model, node: Node, wiring: Wiring | None) -> str:
 
 def find_coarse(model: Model) -> dict[str, str]:
     """Return each tensor after a rounding to a float type of 16 bits or fewer, with the coarsest such type. Values that
-    are only stored in such a type, and widened before they are used, are exact."""
+    are only stored in a type of 16 bits, and widened before they are used, are exact."""
     stored = {each.name: each.data_type for each in model.graph.initializer}
     stored |= {each.name: each.type.tensor_type.elem_type for each in model.graph.input}
 
@@ -523,7 +523,7 @@ def _rank(dtype: str) -> int:
 
 
 def _propagate(nodes: Sequence[Node], seed: Callable[[Node], str], join: Callable[[str, str], str]) -> dict[str, str]:
-    """Return each marked tensor: `seed` marks nodes; those that read a marked tensor, not its size, are marked, too."""
+    """Return the marks of tensors: `seed` marks nodes; a node that reads a marked tensor, not its size, is marked."""
     found: dict[str, str] = {}
     for node in nodes:
         what = reduce(join, (found.get(name, "") for name in find_reads(node)), seed(node))
@@ -534,7 +534,7 @@ def _propagate(nodes: Sequence[Node], seed: Callable[[Node], str], join: Callabl
 
 def find_steps(model: Model) -> dict[str, float]:
     """Return each output of a DequantizeLinear with a constant scale, and the largest step between two of its values.
-    Values that come from a float type have no steps of one size."""
+    Values of a float8 type have no steps of one size."""
     wiring = build_wiring(model.graph)
     coarse = find_coarse(model)
     found = {}

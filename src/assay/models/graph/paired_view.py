@@ -1,7 +1,7 @@
-"""The second of two paired models under the names of the first, and the first one rounded like the second.
+"""The second of two paired models with the names of the first, and the first model rounded like the second.
 
-In the view every paired tensor has the first model's name, and all others a name of their own. Integers are converted
-to floats and back, so that a part of the model can be cut out between any two tensors.
+In the view every paired tensor has its name in the first model, and all other tensors have a prefix. Integers are
+converted to floats and back, so that a part of the model can be cut out between any two tensors.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from assay.models.values.tensors import TensorSpec
 
 Specs = Mapping[str, TensorSpec]
 OWN = "other/"  # prefix of tensors that only the second model has
-_FLOAT8_BITS = 5  # three bits of a mantissa are as coarse as five of an integer
+_FLOAT8_BITS = 5  # a mantissa of three bits rounds as coarsely as an integer of five bits
 
 
 def build_view(side: ModelSide, pairs: Iterable[GroupPair]) -> Model:
-    """Return the second model with the left names; integers are dequantised and quantised again."""
+    """Return the second model with the first one's names; integers are dequantised and quantised again."""
     model = copy_model(side.model)
     renamed = {pair.right.value: pair.left.value for pair in pairs}
     whole = [pair for pair in pairs if pair.right.is_whole and pair.right.value in side.wiring.producers]
@@ -49,8 +49,8 @@ def build_view(side: ModelSide, pairs: Iterable[GroupPair]) -> Model:
 
 
 def find_order(model: Model) -> list[int]:
-    """Return the nodes in an order in which each follows those that it reads: converters append added nodes. Raises
-    UsageError for a cycle."""
+    """Return the indices of the nodes, each after the nodes whose outputs it reads: converters append the nodes that
+    they add. Raises UsageError for a cycle."""
     makers = {name: index for index, node in enumerate(model.graph.node) for name in node.output if name}
     reads = [{makers[name] for name in find_reads(node) if name in makers} for node in model.graph.node]
     if all(each < index for index, needed in enumerate(reads) for each in needed):
@@ -73,7 +73,7 @@ def sort_nodes(model: Model) -> Model:
 
 
 def rename_ends(model: Model, names: Mapping[str, str]) -> Model:
-    """Return the model with inputs and outputs of these names; a tensor inside with one of them is renamed."""
+    """Return the model with tensors renamed by `names`; all other tensors get the prefix OWN."""
     wiring, renamed = build_wiring(model.graph), copy_model(model)
     known = {*wiring.producers, *wiring.constants, *wiring.weights, *wiring.inputs}
     _rename(renamed.graph, {name: names.get(name, OWN + name) for name in known})
@@ -81,7 +81,7 @@ def rename_ends(model: Model, names: Mapping[str, str]) -> Model:
 
 
 def _merge_copies(graph: Graph, mapping: Mapping[str, str]) -> dict[str, str]:
-    """Remove DequantizeLinear nodes that do the same as another one, and read that one's output."""
+    """Remove DequantizeLinear nodes that repeat another one; return the tensors that replace their outputs."""
     first, merged, kept = dict[tuple[str, ...], str](), dict[str, str](), list[Node]()
     for node in graph.node:
         same = first.setdefault(tuple(node.input), node.output[0]) if node.op_type == "DequantizeLinear" else ""
@@ -109,7 +109,7 @@ def _rename(graph: Graph, mapping: Mapping[str, str]) -> None:
 
 
 def _insert_floats(graph: Graph, whole: str, name: str, scales: Sequence[str]) -> None:
-    """Insert after a node of integers: the floats that they represent, and the integers again for all readers."""
+    """Insert nodes that convert the integers `whole` to the floats `name`, and back to integers for all readers."""
     helper, again = onnx.helper, f"{whole}/again"
     at = next(index for index, node in enumerate(graph.node) if whole in node.output) + 1
     for node in graph.node:
@@ -121,7 +121,7 @@ def _insert_floats(graph: Graph, whole: str, name: str, scales: Sequence[str]) -
 def cut_model(
     model: Model, wiring: Wiring, stops: Iterable[str], outputs: Sequence[str], specs: Specs, name: str
 ) -> Model:
-    """Return the nodes between the nearest of the stops and the outputs."""
+    """Return a model of the nodes between the nearest of the stops and the outputs."""
     borders = set(stops) - set(outputs)
     indices = wiring.find_ancestors(outputs, stop=borders)
     inputs, ends = (
@@ -136,7 +136,7 @@ def is_rounding(node: Node) -> bool:
 
 
 def find_bits(side: ModelSide) -> tuple[int | None, int | None]:
-    """Return the fewest bits of weights and of activations; None: they are not rounded."""
+    """Return the fewest bits of weights and of activations; None for what is not rounded."""
     weights, activations = [], []
     for node in side.wiring.nodes:
         if node.op_type == "DequantizeLinear" and side.wiring.is_constant(node.input[0]):
@@ -159,7 +159,7 @@ def _count_bits(wiring: Wiring, name: str) -> int:
 def build_rounded(
     model: Model, ranges: Mapping[str, tuple[float, float]], bits: tuple[int | None, int | None]
 ) -> Model:
-    """Return the model with weights and these tensors rounded to equal steps between their least and largest value."""
+    """Return the model with its weights, and the tensors in `ranges`, rounded to equal steps within their range."""
     rounded = copy_model(model)
     wiring = build_wiring(rounded.graph)
     if bits[0] is not None:
@@ -189,7 +189,7 @@ def _insert_rounding(graph: Graph, wiring: Wiring, steps: Mapping[str, float]) -
 
 
 def _round(graph: Graph, source: str, target: str, step: float) -> list[Any]:
-    """Return nodes for `floor(x / step + 0.5) * step`, which every opset has."""
+    """Return nodes for `floor(x / step + 0.5) * step`, by operators that every opset has."""
     helper = onnx.helper
     names = [f"{target}/{word}" for word in ("inverse", "half", "step")]
     values = (1.0 / step if step else 1.0, 0.5, step or 1.0)

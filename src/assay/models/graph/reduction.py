@@ -1,11 +1,11 @@
 """Delta debugging on graphs: smaller and smaller models that still show a failure, until nothing can be removed.
 
 Any set of nodes is a model: tensors that it reads from outside become inputs that are fed with the reference's
-activations, tensors that other nodes read become outputs. So the search is ddmin over the nodes, which cuts heads and
+activations, tensors that other nodes read become outputs. The search is ddmin over the nodes, which cuts heads and
 tails first and single nodes last; then outputs are dropped, and nodes that keep a tensor's type and shape are bypassed.
 The result is 1-minimal: with any single further step the failure disappears.
 
-The caller decides whether a model fails: nothing is run here.
+The caller decides whether a model fails: this module runs no model.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ class Candidate:
     model: Model
     samples: tuple[Sample, ...]
     nodes: int
-    chunk: int = 1  # how many nodes were taken at once: the search goes on with chunks of this size
-    changes_values: bool = False  # its tensors differ from those of the model before
+    chunk: int = 1  # number of nodes that were kept or removed at once: the search continues with it
+    changes_values: bool = False  # whether tensors have other values than in the larger model
 
 
 @dataclass(frozen=True, slots=True)
 class Reduced:
-    """The reduced model."""
+    """The smallest model that was found, with the inputs of every sample."""
 
     model: Model
     samples: tuple[Sample, ...]
@@ -54,14 +54,14 @@ ActivationsFor = Callable[[Model, Sequence[Sample]], Activations]
 
 @dataclass(slots=True)
 class _Search:
-    """Counts the calls of the oracle, and never asks for the same model twice."""
+    """Calls the oracle and counts the calls; a model that it has refused is not tried again."""
 
     oracle: Oracle
     tried: int = 0
     refused: set[bytes] = field(default_factory=set)
 
     def find(self, options: Iterable[Candidate]) -> Candidate | None:
-        """Return the first candidate that still fails."""
+        """Return the first candidate that shows the failure; None if no candidate does."""
         for option in options:
             key = _fingerprint(option)
             if key in self.refused:
@@ -74,7 +74,7 @@ class _Search:
 
 
 def reduce_model(model: Model, samples: Sequence[Sample], activations_for: ActivationsFor, oracle: Oracle) -> Reduced:
-    """Return the smallest model found in which the oracle still sees the failure, with all samples.
+    """Return the smallest model found that the oracle reports as failing, with all samples.
     `activations_for(model, samples)` is a reference run with every intermediate tensor as an output. Raises UsageError
     if the model itself does not fail."""
     if not samples:
@@ -85,7 +85,7 @@ def reduce_model(model: Model, samples: Sequence[Sample], activations_for: Activ
     if not oracle(whole):
         raise UsageError("the model does not show this failure: there is nothing to reduce")
     cutter = Cutter(model, whole.samples, activations_for(model, samples), keeps_open=False)
-    # the samples' real shapes are simpler, and used unless the failure needs open ones
+    # static shapes, those of the samples, are simpler, and are used unless the failure needs open shapes
     static = cutter.build(cutter.indices, len(cutter.indices))
     found = None if static is None else search.find([static])
     used = whole if found is None else found
@@ -94,13 +94,13 @@ def reduce_model(model: Model, samples: Sequence[Sample], activations_for: Activ
         activations = cutter.activations
         if found.changes_values:
             activations = activations_for(found.model, found.samples)
-            search.refused.clear()  # the values of these nodes have changed
+            search.refused.clear()  # a model that was refused may fail with other activations
         cutter = Cutter(found.model, found.samples, activations, found.chunk, keeps_open=cutter.keeps_open)
     return Reduced(cutter.model, cutter.samples, search.tried)
 
 
 def count_nodes(model: Model) -> int:
-    """Return the number of nodes without constants, which are weights in another form."""
+    """Return the number of nodes without Constant nodes, which are weights in another form."""
     return sum(not is_constant_node(node) for node in model.graph.node)
 
 
@@ -114,8 +114,8 @@ def _fingerprint(candidate: Candidate) -> bytes:
 
 
 class Cutter:
-    """Builds the models that are one step smaller. `chunk`: how many nodes are taken at once; 0: half of them.
-    `keeps_open`: the failure needs open dimensions and the computation of shapes."""
+    """Builds the models that are one step smaller. `chunk`: how many nodes are kept or removed at once; 0: half of the
+    nodes. `keeps_open`: whether the failure needs open dimensions and the computation of shapes."""
 
     def __init__(
         self, model: Model, samples: tuple[Sample, ...], activations: Activations, chunk: int = 0, *, keeps_open: bool
@@ -128,16 +128,16 @@ class Cutter:
         self._inferred = infer_specs(model) if keeps_open else {}
 
     def list_candidates(self) -> Iterator[Candidate]:
-        """Yield every smaller model that is one step away, the largest steps first."""
+        """Yield every model that is one step smaller, the largest steps first."""
         return filter(None, chain(self._cut_nodes(), self._drop_outputs(), map(self._bypass, self.indices)))
 
     def _cut_nodes(self) -> Iterator[Candidate | None]:
-        """Yield models by ddmin: each chunk alone, then all but it, with ever smaller chunks down to single nodes."""
+        """Yield models by ddmin: each chunk alone, then all but this chunk, with smaller and smaller chunks."""
         indices, size = self.indices, self._chunk
         while size and len(indices) > 1:
             chunks = [indices[start : start + size] for start in range(0, len(indices), size)]
             yield from (self.build(kept, size) for kept in chunks)
-            if len(chunks) > 2:  # of two chunks, one is all but the other
+            if len(chunks) > 2:  # with two chunks, dropping one is keeping the other
                 for dropped in chunks:
                     yield self.build([index for index in indices if index not in dropped], size)
             size = size // 2 if size > 1 else 0
@@ -153,7 +153,7 @@ class Cutter:
                 yield self.build(indices, 1, kept)
 
     def build(self, indices: Sequence[int], chunk: int, outputs: Sequence[str] | None = None) -> Candidate | None:
-        """Return the model of these nodes; None if a tensor at its border cannot be an input or an output."""
+        """Return the model of the nodes with these indices; None if a border tensor cannot be an input or an output."""
         inputs, ends = find_ends(self.wiring, indices)
         outputs = ends if outputs is None else outputs
         if not outputs or any(not self._is_known(name) for name in (*inputs, *outputs)):
@@ -176,7 +176,7 @@ class Cutter:
         return all(hasattr(values.get(name), "dtype") for values in self.activations)
 
     def _is_frozen(self, indices: Sequence[int], outputs: Sequence[str], name: str) -> bool:
-        """Return whether a value can be a constant: it is equal in all samples, and not a shape that must stay open."""
+        """Return whether a tensor can be a constant: it is equal in all samples, and not a shape that must be open."""
         values = [values[name] for values in self.activations]
         if any(value.shape != values[0].shape or value.tobytes() != values[0].tobytes() for value in values[1:]):
             return False
@@ -198,7 +198,7 @@ class Cutter:
         return replace(first, shape=tuple(dims))
 
     def _find_bypass(self, index: int) -> str | None:
-        """Return an input that can replace the node's output: of its type and shape, if nothing else needs the node."""
+        """Return an input of a node that can replace its only used output: type and shape are equal; else None."""
         node = self.wiring.nodes[index]
         made = [name for name in node.output if name]
         output = node.output[0]
@@ -207,7 +207,7 @@ class Cutter:
             return None
         readers = [self.wiring.nodes[reader] for reader in self.wiring.consumers[output]]
         if any(output not in reader.input for reader in readers):
-            return None  # a sub-graph reads it
+            return None  # a sub-graph reads the output
         for name in node.input:
             if name and self._is_known(name):
                 pairs = ((values[name], values[output]) for values in self.activations)
@@ -216,7 +216,7 @@ class Cutter:
         return None
 
     def _bypass(self, index: int) -> Candidate | None:
-        """Return the model without this node; None if nothing can replace its output."""
+        """Return the model without the node of this index; None if no input can replace the node's output."""
         source = self._find_bypass(index)
         if source is None:
             return None
@@ -228,7 +228,7 @@ class Cutter:
                     reader.input[position] = source
         del model.graph.node[index]
         graph, wiring = model.graph, build_wiring(model.graph)
-        live = wiring.find_ancestors(wiring.outputs)  # without nodes and tensors that no output needs
+        live = wiring.find_ancestors(wiring.outputs)  # the other nodes, and their tensors, are removed
         there = {name for at in live for name in (*wiring.reads[at], *wiring.nodes[at].output)}
         tensors = (graph.input, graph.initializer, graph.value_info)
         kept = [(values, [value for value in values if value.name in there]) for values in tensors]

@@ -4,8 +4,8 @@ Shapes and activations come from a reference run of one sample, never from shape
 or infers wrong would turn good layers into failing ones.
 
 Tensors that a compiler would know before the run, since they depend on constants and shapes alone, are initialisers in
-an extracted layer. As inputs they would turn a Reshape into one of open shape, and a convolution into one without
-constant weights: the target sees neither in the model.
+an extracted layer. As inputs, such tensors would turn a Reshape into one of open shape, and a convolution into one
+without constant weights: neither occurs in the whole model.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _SHAPE_OPS = words(
 _REDUCTIONS = words(
     "ReduceSum ReduceMean ReduceMax ReduceMin ReduceProd ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceSumSquare"
 )
-# Inputs that state a size or an axis: they decide the shape of the output.
+# Operator → its inputs that state a size or an axis, and so decide the shape of the output.
 SHAPE_OPERANDS: Mapping[str, tuple[int, ...]] = {
     **dict.fromkeys(words("ConstantOfShape HannWindow HammingWindow BlackmanWindow"), (0,)),
     **dict.fromkeys(words("Reshape Expand Squeeze Unsqueeze Split SplitToSequence Upsample TopK OneHot"), (1,)),
@@ -68,7 +68,7 @@ SHAPE_OPERANDS: Mapping[str, tuple[int, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Folding:
-    """The tensors of a graph that a compiler would know."""
+    """The tensors of a graph that a compiler would know before the run."""
 
     wiring: Wiring
     constant_made: frozenset[str]
@@ -78,22 +78,22 @@ class Folding:
         return name in self.constant_made or name in self.shape_made
 
     def is_frozen(self, indices: Sequence[int], outputs: Iterable[str], name: str, value: Array) -> bool:
-        """Return whether this input of these nodes becomes an initialiser when they are taken out of the graph."""
+        """Return whether the input `name` becomes an initialiser when the nodes are taken out of the graph."""
         nodes = (self.wiring.nodes[index] for index in indices)
         if any(name in find_shape_operands(node) for node in nodes):
             return bool(value.size <= SMALL)
         if all(self.is_foldable(output) for output in outputs):
-            return False  # else the nodes would have nothing to compute
+            return False  # with initialisers the nodes would have nothing to compute
         return name in self.constant_made or (name in self.shape_made and value.size <= SMALL)
 
 
 def build_folding(wiring: Wiring) -> Folding:
-    """Find tensors that nodes compute from constants alone, and those computed from shapes and constants."""
+    """Find the tensors that nodes compute from constants alone, and the tensors computed from shapes and constants."""
     return Folding(wiring, _spread(wiring, _is_constant_made), _spread(wiring, _is_shape_made))
 
 
 def _is_constant_made(node: Node, known: bool) -> bool:
-    """Return whether a node computes from constants alone; one that draws random numbers, or may inside, does not."""
+    """Return whether a node computes from constants alone, without random numbers and without a sub-graph."""
     is_plain = node.domain in _PLAIN_DOMAINS and node.op_type not in DRAWING and node.op_type != "Dropout"
     return known and bool(node.input) and is_plain and not any(True for _ in find_subgraphs(node))
 
@@ -104,7 +104,7 @@ def _is_shape_made(node: Node, known: bool) -> bool:
 
 
 def _spread(wiring: Wiring, follows: Callable[[Node, bool], bool]) -> frozenset[str]:
-    """Return the tensors that such nodes make. Nodes are in the order of their computation, so one pass is enough."""
+    """Return the outputs of the nodes that `follows` accepts. One pass is enough: nodes are in order of computation."""
     made: set[str] = set()
     for index, node in enumerate(wiring.nodes):
         known = all(name in made or wiring.is_constant(name) for name in wiring.reads[index])
@@ -119,8 +119,8 @@ def find_shape_operands(node: Node) -> frozenset[str]:
 
 
 def evaluate(model: Model, wiring: Wiring, name: str, activations: Mapping[str, Array]) -> Array | None:
-    """Compute a tensor that is not among the activations from those that are; None if that fails. Only for tensors of
-    shapes and constants: onnx's own evaluator is slow, and these are small."""
+    """Compute a tensor without a value in `activations` from tensors that have one; None if that fails. It is meant for
+    tensors computed from shapes and constants, which are small: onnx's own evaluator is slow."""
     evaluator = import_evaluator()
     known = {border: activations[border] for border in _find_border(wiring, name, activations)}
     types = {border: describe_array(border, value) for border, value in known.items() if hasattr(value, "dtype")}
@@ -134,7 +134,7 @@ def evaluate(model: Model, wiring: Wiring, name: str, activations: Mapping[str, 
 
 
 def _find_border(wiring: Wiring, name: str, activations: Container[str]) -> list[str]:
-    """Return the nearest tensors before this one with known values."""
+    """Return the nearest tensors with known values from which this tensor is computed."""
     border: dict[str, None] = {}
     waiting, seen = [name], {name}
     while waiting:
@@ -150,7 +150,7 @@ def _find_border(wiring: Wiring, name: str, activations: Container[str]) -> list
 
 @dataclass(frozen=True, slots=True)
 class LayerModel:
-    """One layer alone. `inputs` may be empty: a layer may need only constants."""
+    """One layer as a model of its own. `inputs` may be empty: a layer may need only constants."""
 
     layer: Layer
     model: Model | None  # None: see `problem`
@@ -175,7 +175,7 @@ class _Splitter:
     def __init__(self, model: Model, outline: Outline, activations: Mapping[str, Array]) -> None:
         self.model = model
         self.wiring: Wiring = build_wiring(model.graph)
-        self.values = ChainMap[str, Array]({}, cast(dict[str, Array], activations))  # each is read when needed
+        self.values = ChainMap[str, Array]({}, cast(dict[str, Array], activations))  # values are read on use
         self.folder = os.path.dirname(outline.path)
         self.folding = build_folding(self.wiring)
 
@@ -206,7 +206,7 @@ class _Splitter:
     def _choose(self, layer: Layer, known: Mapping[str, Array], frozen: Mapping[str, Array]) -> Model:
         """Return the layer as a model with shapes that are as static as possible. Static inference refuses some valid
         models: a Range whose bounds have one dimension, and shapes that are invalid only in the branch that is not
-        taken. Then constants are inputs, and shapes open."""
+        taken. A layer that is refused gets its constants as inputs, and then also open shapes."""
         first = self._extract(layer, known, frozen, is_open=False)
         if not check(first, with_shapes=True):
             return first
@@ -248,7 +248,7 @@ class _Splitter:
 
 
 def check(model: Model, *, with_shapes: bool = False) -> str:
-    """Return the complaint of the ONNX checker in one line; empty if it has none."""
+    """Return the error of the ONNX checker in one line; empty if the model is valid."""
     try:
         onnx.checker.check_model(_build_light(model), full_check=with_shapes)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
@@ -257,7 +257,7 @@ def check(model: Model, *, with_shapes: bool = False) -> str:
 
 
 def _build_light(model: Model) -> Model:
-    """Return the graph with inputs in place of large weights: gigabytes need not be serialised for a check."""
+    """Return the model with inputs instead of large weights: a check need not serialise gigabytes."""
     slim = build_skeleton(model)
     if slim is model:
         return model

@@ -1,6 +1,6 @@
-"""Models made from parts of another: some nodes, the part between chosen tensors, or all of it with more outputs.
+"""Models made from another model: some of its nodes, the part between chosen tensors, or the whole with more outputs.
 
-They have the weights, functions and operator sets of their nodes, and real types.
+A model that is made here has the weights and functions that its nodes need, and the operator sets of the original.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from assay.models.libraries import np, onnx
 from assay.models.values.tensors import TensorSpec
 
 PRODUCER = "assay"
-_FIRST_FREE_IR = 4  # in earlier versions every initialiser had to be listed as an input as well
+_FIRST_FREE_IR = 4  # in earlier IR versions every initialiser had to be listed as an input as well
 NON_TENSORS = ("sequence", "optional", "map", "sparse")
 
 
@@ -64,7 +64,7 @@ def _build_header(model: Model) -> Model:
 
 
 def find_functions(model: Model, nodes: Iterable[Node]) -> list[Any]:
-    """Return the model's functions that these nodes call, and those that they call in turn."""
+    """Return the model's functions that these nodes call, directly or through other functions."""
     known = {(function.domain, function.name, function.overload): function for function in model.functions}
     found: dict[tuple[str, str, str], Any] = {}
     waiting = list(nodes) if known else []
@@ -79,7 +79,7 @@ def find_functions(model: Model, nodes: Iterable[Node]) -> list[Any]:
 
 
 def build_value(spec: TensorSpec) -> Any:
-    """Return the declaration of a tensor in a graph; for one of unknown type, only the name."""
+    """Return the declaration of a tensor in a graph; a tensor of unknown type gets only its name."""
     if spec.dtype in NON_TENSORS:
         raise UsageError(f"{spec.name!r} is not a tensor but a {spec.dtype}")
     if not spec.dtype:
@@ -88,7 +88,7 @@ def build_value(spec: TensorSpec) -> Any:
 
 
 def find_elem_type(dtype: str) -> int:
-    """Return ONNX's number of this type. Raises UsageError for a type that ONNX lacks."""
+    """Return ONNX's number for this type. Raises UsageError for a type that ONNX lacks."""
     try:
         return int(onnx.helper.np_dtype_to_tensor_dtype(parse_dtype(dtype)))
     except (KeyError, ValueError):
@@ -127,7 +127,7 @@ def _add_weight(result: Model, wiring: Wiring, name: str, folder: str) -> None:
 
 
 def build_constant(node: Node) -> Any:
-    """Return the tensor of a Constant node, under the name of its output. Raises UsageError if it has not one value."""
+    """Return the tensor of a Constant node, under the name of its output. Raises UsageError unless it has one value."""
     found = [attribute for attribute in node.attribute if attribute.name.startswith("value")]
     if len(found) != 1:
         raise UsageError(f"the constant {node.output[0]!r} has {len(found)} values")
@@ -144,7 +144,7 @@ def build_constant(node: Node) -> Any:
 
 
 def load_constant(wiring: Wiring, name: str) -> Array | None:
-    """Return the array of a constant; None for other tensors, for a sparse one, and for one that was left empty."""
+    """Return the array of a constant; None for a tensor that is not constant, is sparse, or has no readable data."""
     try:
         tensor = wiring.weights.get(name)
         if name in wiring.constants:
@@ -159,9 +159,9 @@ Types = Mapping[str, TensorSpec]
 
 
 def build_marked(model: Model, names: Iterable[str] | None = None, *, types: Types | None = None) -> Model:
-    """Return the model with these tensors as additional outputs after its own; by default all that nodes make. `types`
-    come from a reference run: they override those of the graph and of shape inference, also for inputs and outputs, so
-    that open dimensions get the sample's sizes. Sequences and the like cannot be compared, and are left out."""
+    """Return the model with these tensors as additional outputs after its own; by default all intermediate tensors.
+    `types` come from a reference run: they override types of the graph and of shape inference, also for inputs and
+    outputs, so that open dimensions get the sample's sizes. Values that are not tensors are left out."""
     wiring = build_wiring(model.graph)
     wanted = list(wiring.intermediates if names is None else names)
     check_names(wiring, wanted)
@@ -171,7 +171,7 @@ def build_marked(model: Model, names: Iterable[str] | None = None, *, types: Typ
     for value in (*marked.graph.input, *marked.graph.output):
         if value.name in types and types[value.name].dtype not in NON_TENSORS:
             value.CopyFrom(build_value(types[value.name]))
-    # declarations of tensors in between may contradict the types that were found
+    # the model's declarations of intermediate tensors may contradict `types`
     kept = [value for value in marked.graph.value_info if value.name not in types]
     del marked.graph.value_info[:]
     marked.graph.value_info.extend(kept)
@@ -198,8 +198,8 @@ def check_names(wiring: Wiring, names: Iterable[str]) -> None:
 
 def build_cut(model: Model, inputs: Sequence[str], outputs: Sequence[str], types: Types | None = None) -> Model:
     """Return the smallest sub-model that computes `outputs` from `inputs`. Other inputs of the model that are needed
-    stay inputs; given ones that are not needed are left out. Raises UsageError for an input of unknown type, and for an
-    output that no node makes."""
+    stay inputs; given inputs that are not needed are left out. Raises UsageError for an input of unknown type, and for
+    an output that no node makes."""
     wiring = build_wiring(model.graph)
     check_names(wiring, (*inputs, *outputs))
     for output in outputs:

@@ -26,13 +26,13 @@ class Domain:
     low: float
     high: float
     why: str
-    whole: bool = False  # only whole numbers, also for a float
+    whole: bool = False  # only whole numbers, also for an input of a float type
     is_mask: bool = False  # 0 and 1, and never only 0
 
 
 @dataclass(slots=True)
 class InputGraph:
-    """The model in the form that this module needs."""
+    """A model with the specs of its tensors, its connections, and constants that were computed."""
 
     model: Model
     specs: Mapping[str, TensorSpec]
@@ -45,7 +45,7 @@ class InputGraph:
         self.folding = build_folding(self.wiring)
 
     def load_constant(self, name: str) -> Any:
-        """Return the array of a constant, also of one that nodes compute from constants alone; None otherwise."""
+        """Return the array of a constant, or of a tensor that nodes compute from constants alone; None for others."""
         if name not in self.folding.constant_made:
             return load_constant(self.wiring, name)
         if name not in self.folded:
@@ -63,11 +63,11 @@ class InputGraph:
 _FORWARDING = words(
     "Cast Identity Unsqueeze Squeeze Reshape Transpose Flatten Slice Expand Split Dropout Tile Pad Gather Concat"
 )
-_FORWARDED = 64  # tensors that are followed at most
+_FORWARDED = 64  # the most tensors that are followed
 
 
 def find_readers(graph: InputGraph, name: str) -> Iterator[tuple[Node, int]]:
-    """Yield (node, index of its input) for all readers of the values, also after nodes that only rearrange them."""
+    """Yield (node, index of its input) for all readers of a tensor, also after nodes that only rearrange it."""
     waiting, seen = [name], {name}
     while waiting and len(seen) <= _FORWARDED:
         tensor = waiting.pop(0)
@@ -94,7 +94,7 @@ _NAMED = (  # the usual meaning of names of inputs, if the graph itself shows no
 
 
 def suggest_domain(graph: InputGraph, spec: TensorSpec) -> Domain:
-    """Return the range that all readers accept; else that of the name; else that of the type."""
+    """Return the range that all readers of an input accept; else the range by its name; else the range by its type."""
     found = []
     for node, input_index in find_readers(graph, spec.name):
         rule = _RULES.get((node.op_type, input_index))
@@ -102,7 +102,7 @@ def suggest_domain(graph: InputGraph, spec: TensorSpec) -> Domain:
         found += [domain] if domain else []
     if found:
         best = found[0]
-        for domain in found[1:]:  # narrowed by the others; one that would leave nothing is ignored
+        for domain in found[1:]:  # a range narrows those before it, and is ignored if no value would be left
             low, high = max(best.low, domain.low), min(best.high, domain.high)
             if low <= high and (low, high) != (best.low, best.high):
                 best = Domain(low, high, f"{best.why}; {domain.why}", best.whole or domain.whole)
@@ -131,7 +131,7 @@ def _category(graph: InputGraph, node: Node, _input_index: int, _spec: TensorSpe
 
 
 def _compared(graph: InputGraph, node: Node, input_index: int, spec: TensorSpec) -> Domain | None:
-    """Return the value for a switch such as a sampling rate: a single whole number gets what it is compared with."""
+    """Return the value for a switch such as a sampling rate: a whole number gets the constant it is compared with."""
     other = graph.load_constant(node.input[1 - input_index])
     is_single = spec.shape is not None and all(dim == 1 for dim in spec.shape)
     if other is None or other.size != 1 or not is_single or not is_whole_type(spec.dtype) or spec.dtype == "bool":
@@ -151,7 +151,7 @@ _INTEGERS = {2: "uint8", 3: "int8", 4: "uint16", 5: "int16", 21: "uint4", 22: "i
 
 
 def _quantised(graph: InputGraph, node: Node, _input_index: int, _spec: TensorSpec) -> Domain | None:
-    """Return the range of the quantised type: that of the zero point, or of `output_dtype`; else uint8."""
+    """Return the range of the quantised type, which is the zero point's, else `output_dtype`, else uint8."""
     scale, zero = graph.load_constant(node.input[1]), None
     dtype = _INTEGERS.get(read_attributes(node).get("output_dtype", 0) or onnx.TensorProto.UINT8, "")
     if len(node.input) > 2 and node.input[2]:
@@ -211,7 +211,7 @@ _RULES: dict[tuple[str, int], Rule] = {
 }
 
 
-_SIZES = (  # usual meanings of symbols
+_SIZES = (  # the usual sizes of dimensions by their symbols
     (re.compile(r"batch|^bs$|^unk"), 1),
     (re.compile(r"height|width"), 64),
     (re.compile(r"samples|audio|wave"), 16000),
@@ -219,14 +219,14 @@ _SIZES = (  # usual meanings of symbols
     (re.compile(r"past|seq|len|token"), 16),
     (re.compile(r"chan"), 3),
 )
-_MOST_CHANNELS = 3  # a guess up to this is a batch, or the channels of a picture
+_MOST_CHANNELS = 3  # a guess up to this number is that of a batch, or of an image's channels
 _BY_RANK = {1: (16,), 2: (1, 16), 3: (1, 16, 16), 4: (1, 3, 64, 64), 5: (1, 3, 8, 32, 32)}
 
 
 def suggest_size(graph: InputGraph, spec: TensorSpec, axis: int, least: int = 0) -> int:
-    """Return the size of an open dimension: what a reader requires (its weights, a constant shape), else by its symbol,
-    else by its index; never less than its readers need (indices that they gather, pads that they reflect, kernels). A
-    guess that is not a batch or channels is at least `least`."""
+    """Return the size of an open dimension: the size that a reader requires (by its weights or a constant shape), else
+    a guess by the symbol or the axis. A guess is at least what readers need (for indices that they gather, for padding,
+    for kernels), and at least `least` unless it is that of a batch or of channels."""
     assert spec.shape is not None
     demanded = _find_demanded(graph, spec, axis)
     if demanded is None:
@@ -251,7 +251,7 @@ Size = Callable[[InputGraph, Node, str, TensorSpec, int], int]
 
 
 def _ask_readers(graph: InputGraph, spec: TensorSpec, axis: int, find: Size) -> Iterator[int]:
-    """Yield the size that each reader of this axis needs, also after nodes that keep it; 0 if any size will do."""
+    """Yield the size that each reader of an axis needs, also after nodes that keep the axis; 0 if any size will do."""
     waiting, seen = [(spec.name, axis)], {spec.name}
     while waiting and len(seen) <= _FORWARDED:
         name, input_index = waiting.pop(0)
@@ -267,7 +267,7 @@ def _ask_readers(graph: InputGraph, spec: TensorSpec, axis: int, find: Size) -> 
 def _move_axis(graph: InputGraph, node: Node, name: str, axis: int) -> int | None:
     """Return the index of the axis in the node's output; None if the axis is not kept, or not known."""
     if node.op_type == "Gather" and name in node.input[1:] and read_attributes(node).get("axis", 0) == 0:
-        return axis  # an axis of the indices: rows of a table come after it
+        return axis  # axes of the indices come first, then those of the table's rows
     if not node.input or node.input[0] != name:
         return None
     if node.op_type in _KEEPING:
@@ -284,7 +284,7 @@ def _move_axis(graph: InputGraph, node: Node, name: str, axis: int) -> int | Non
 
 
 def _find_exact(graph: InputGraph, node: Node, name: str, spec: TensorSpec, axis: int) -> int:
-    """Return the only size that the node accepts."""
+    """Return the only size that a node accepts; 0 if it accepts several."""
     if node.op_type == "Reshape" and node.input[0] == name == spec.name:
         return _find_reshaped(graph, node, spec, axis)
     shape = (spec if name == spec.name else graph.specs.get(name, _UNKNOWN)).shape
@@ -297,7 +297,7 @@ def _find_exact(graph: InputGraph, node: Node, name: str, spec: TensorSpec, axis
 
 
 def _find_reshaped(graph: InputGraph, node: Node, spec: TensorSpec, axis: int) -> int:
-    """Return a size with as many elements as a constant shape requires, or a multiple if it leaves one size open."""
+    """Return the size that gives as many elements as a constant shape has, or a multiple if it leaves one size open."""
     wanted = graph.load_constant(node.input[1])
     others = [dim for input_index, dim in enumerate(spec.shape or ()) if input_index != axis]
     if wanted is None or 0 in wanted or not all(isinstance(dim, int) for dim in others):
@@ -309,7 +309,7 @@ def _find_reshaped(graph: InputGraph, node: Node, spec: TensorSpec, axis: int) -
 
 
 def _find_least(graph: InputGraph, node: Node, name: str, _spec: TensorSpec, axis: int) -> int:
-    """Return the smallest size that the node accepts."""
+    """Return the smallest size that a node accepts; 0 if it accepts any."""
     if not node.input or node.input[0] != name:
         return 0
     if node.op_type == "Gather" and len(node.input) > 1 and read_attributes(node).get("axis", 0) == axis:
@@ -321,7 +321,7 @@ def _find_least(graph: InputGraph, node: Node, name: str, _spec: TensorSpec, axi
         if given is None or attributes.get("mode", b"constant") != b"reflect" or len(node.input) > 3:
             return 0
         half = len(given) // 2
-        return max(int(given[axis]), int(given[half + axis])) + 1 if axis < half else 0  # more than what it reflects
+        return max(int(given[axis]), int(given[half + axis])) + 1 if axis < half else 0  # more than the pad
     kernel, at = attributes.get("kernel_shape") or (), axis - 2
     is_windowed = node.op_type in ("Conv", "MaxPool", "AveragePool") and 0 <= at < len(kernel)
     if not is_windowed or attributes.get("auto_pad", b"NOTSET") in (b"SAME_UPPER", b"SAME_LOWER"):

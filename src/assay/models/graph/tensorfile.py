@@ -1,8 +1,8 @@
 """Tensors in files: a folder of `.npy` files with a list of names, and single files of users.
 
-numpy's files support neither bfloat16, nor the 8-bit floats, nor 4-bit integers: they are stored as unsigned integers
-of the same width, with the true type in the list. Texts are in JSON files. The list is written last: a folder without a
-list is incomplete.
+numpy's files support neither bfloat16, nor the 8-bit floats, nor 4-bit integers: such tensors are stored as unsigned
+integers of the same width, with the true type in the list. Strings are in JSON files. The list is written last: a
+folder without a list is incomplete.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _SUFFIXES = (".npy", ".npz", ".bin", ".raw", ".pb", ".json")
 
 
 def name_dtype(array: Array) -> str:
-    """Return the type of an array as in `TensorSpec.dtype`: numpy's or ml_dtypes' name, "string" for texts."""
+    """Return the type of an array as in `TensorSpec.dtype`: numpy's or ml_dtypes' name, or "string"."""
     return STRING if array.dtype.kind in "OUS" else str(array.dtype.name)
 
 
@@ -72,12 +72,12 @@ def _texts(array: Array) -> list[str]:
 
 
 def write_tensors(folder: str | os.PathLike[str], arrays: Mapping[str, Array]) -> tuple[TensorRef, ...]:
-    """Write all arrays in this order; a missing folder is made, an older list in it is replaced."""
+    """Write all arrays in their order; a missing folder is created, an older list in the folder is replaced."""
     base = os.path.abspath(folder)
     os.makedirs(base, exist_ok=True)
     listed = os.path.join(base, LIST_FILE)
     if os.path.lexists(listed):
-        os.remove(listed)  # from now on the folder is incomplete
+        os.remove(listed)  # without the list the folder is incomplete
     refs = tuple(_write_one(base, number, name, array) for number, (name, array) in enumerate(arrays.items()))
     rows = [
         {"name": ref.name, "file": os.path.basename(ref.path), "dtype": ref.dtype, "shape": ref.shape, "sha": ref.sha}
@@ -101,7 +101,7 @@ def _write_one(folder: str, number: int, name: str, array: Array) -> TensorRef:
 
 
 def load_refs(folder: str | os.PathLike[str]) -> tuple[TensorRef, ...]:
-    """Return the tensors of a folder without reading them. Raises FormatError for an incomplete or damaged folder."""
+    """Return references to the tensors of a folder. Raises FormatError for an incomplete or damaged folder."""
     base = os.path.abspath(folder)
     listed = os.path.join(base, LIST_FILE)
     try:
@@ -212,7 +212,7 @@ def _load_raw(path: str, dtype: str | None) -> Array:
 
 
 def _typed(array: Array, dtype: str | None, path: str) -> Array:
-    """Give unsigned integers, and the raw bytes of types that numpy does not know, their true type."""
+    """Return unsigned integers, or the raw bytes of a type that numpy does not know, with their true type."""
     if dtype is None:
         if array.dtype.kind == "V":
             raise UsageError(f"{path} holds a type that numpy's files cannot name", "give its type, such as bfloat16")

@@ -1,6 +1,6 @@
-"""Options for models, with the Torq tests' own spellings, and the tests that they and the project's settings ask for.
+"""pytest's options for models, also under the Torq tests' names, and the tests that options and settings select.
 
-A name that another plugin has registered keeps its meaning, and ours is left out: installing Assay breaks no pytest.
+A name that another plugin has registered keeps its meaning, and is not registered here: Assay must not break pytest.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 DEFAULT_HARDWARE = "sim"
 GROUP = "assay-models"
 _PREFIX = "assay_model_"
-_IN_CACHE = "\0cache"  # --debug-ir without a folder
+_IN_CACHE = "\0cache"  # the value of --debug-ir without a folder
 _NO_MODEL = "no_model"
 _PLAN = pytest.StashKey["ModelTestPlan"]()
 _PATHS = ("ir_dir", "compile_profile_dir", "run_profile_dir", "key", "report_file")
@@ -101,7 +101,7 @@ class ModelOptions(Request):
 
 
 def add_options(parser: pytest.Parser) -> None:
-    groups = [*parser._groups, parser._anonymous]  # noqa: SLF001 pytest has no other way to ask
+    groups = [*parser._groups, parser._anonymous]  # noqa: SLF001 pytest has no public list of options
     taken = {name for each in groups for option in each.options for name in option.names()}
     group = parser.getgroup(GROUP, "models, layer by layer (Assay)")
     for field, declared in ModelOptions.OPTIONS.items():
@@ -123,7 +123,7 @@ def _build_arguments(field: str, declared: Option) -> dict[str, Any]:
 
 
 def _build_check(declared: Option) -> Callable[[str], Any]:
-    """Return a function that refuses a bad value at once, as argparse reports it; values are parsed later."""
+    """Return a function by which argparse reports a bad value at once; values are parsed later."""
 
     def check(text: str) -> Any:
         if declared.type is int:
@@ -156,7 +156,7 @@ def read_options(config: pytest.Config) -> ModelOptions:
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    label: str  # the text between the brackets of its name
+    label: str  # the text between the brackets of the test's name
     model: ModelFile | None
     case: NamedCase | None
     middle: str  # the target, or the hardware type
@@ -165,7 +165,7 @@ class Given:
 
 
 class ModelTestPlan:
-    """The tests by options and settings. Each pytest process has one; settings are read when a test needs them."""
+    """The tests that options and settings select. Each process has one plan; settings are read when needed."""
 
     def __init__(self, config: pytest.Config) -> None:
         self.config = config
@@ -200,7 +200,7 @@ class ModelTestPlan:
         return choose_target_names(self.project, self.split_targets()[0])
 
     def split_targets(self) -> tuple[list[str], list[str]]:
-        """Split the targets of the flags, else of the settings: those for ONNX models, those for torch modules."""
+        """Return the targets of the flags, else of the settings: those for ONNX models, and those for torch modules."""
         from assay.models.flow.options import is_torch_target
 
         settings = self.project.settings

@@ -1,5 +1,5 @@
-"""`assay model cache push` and `pull`: the artifact store of a team, entries sent to a shared place and fetched from
-there, by their key.
+"""The commands `assay model cache push` and `pull`, which copy entries of the artifact store to a shared location and
+from there, by their key.
 
 <address>/caches/models/<key>.json   an entry; its facts: parts, facts, made_by
 """
@@ -20,8 +20,8 @@ from assay.show.console import Console
 from assay.show.formatting import render_count, render_size
 from assay.values.options import Request, option, quiet_option
 
-_CACHE = ("caches", "models")  # folder in the shared place
-_FOLDER = "@folder@"  # stands for the entry's folder, in paths among its facts
+_CACHE = ("caches", "models")  # folder at the shared location
+_FOLDER = "@folder@"  # stands for the folder of an entry, in paths among the entry's facts
 _AT_ONCE = 4
 
 
@@ -70,10 +70,10 @@ def pull(request: PullArtifactsRequest, console: Console) -> int:
 
 
 def push_artifacts(store: ArtifactStore, remote: Remote, *, check: bool = False) -> Iterator[Sent]:
-    """Send the entries that the shared place lacks; with `check` compare everything."""
+    """Send the entries that the shared location lacks; with `check`, compare all files of every entry."""
     there = set() if check else _list_keys(remote)
     folders = []
-    for entry in reversed(store.load_entries()):  # loading an entry counts as use: the order of use stays the same
+    for entry in reversed(store.load_entries()):  # oldest first: loading counts as use, and this keeps the order
         if entry.key in there or (artifact := store.load(entry.key)) is None or not _can_be_sent(artifact.folder):
             continue
         facts = {
@@ -88,7 +88,7 @@ def push_artifacts(store: ArtifactStore, remote: Remote, *, check: bool = False)
 def find_artifacts(
     store: ArtifactStore, remote: Remote, damaged: list[FormatError]
 ) -> tuple[list[FolderManifest], int]:
-    """Find the entries that are there and not here, and how many of them exceed the limit of the store."""
+    """Return the entries to fetch, which the store lacks, and the number of others, which exceed its limit."""
     here = store.load_entries()
     keys = sorted(_list_keys(remote) - {entry.key for entry in here})
     room = store.limit_bytes - sum(entry.size_bytes for entry in here)
@@ -104,7 +104,7 @@ def find_artifacts(
 def pull_artifacts(
     store: ArtifactStore, remote: Remote, found: list[FolderManifest], damaged: list[FormatError]
 ) -> Iterator[FolderManifest]:
-    """Fetch entries, several at once. Each appears in the store when all of it is here."""
+    """Fetch entries, several at once. Each entry appears in the store when it is complete."""
     pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="pull")
 
     def pull(manifest: FolderManifest) -> FolderManifest | None:
@@ -141,7 +141,7 @@ def pull_artifacts(
 
 
 def _can_be_sent(folder: str) -> bool:
-    """Return whether an artifact is complete and can be sent: locks, secrets and temporary files never are."""
+    """Return whether an artifact is complete and can be sent: locks, secrets and temporary files are never sent."""
     names, links, _ = exchange.list_folder(folder)
     entries = ((found, name) for found, folders, files in os.walk(folder) for name in (*folders, *files))
     paths = (os.path.join(found, name) for found, name in entries)
@@ -149,7 +149,7 @@ def _can_be_sent(folder: str) -> bool:
 
 
 def _stays_inside(path: object) -> bool:
-    """Return whether a path that a step made, relative to its entry or marked with `_FOLDER`, is inside the entry."""
+    """Return whether a path that a step made, relative to its entry or with `_FOLDER`, is inside the entry."""
     if not isinstance(path, str):
         return False
     relative = os.path.normpath(path.removeprefix(_FOLDER).lstrip("/") if path.startswith(_FOLDER) else path or ".")

@@ -6,9 +6,9 @@
     <key>/building/               a build in progress, or one that was killed
 
 A key is the hash of all inputs (model bytes, tool versions, flags, input tensors), so an entry is never out of date: a
-changed input has another key. The newest version of a key counts. Locks: `<key>` is held exclusively by the process
-that builds it; `<key>/<version>.<bytes>` is shared by all that use the entry, and exclusive for the process that
-removes it. An entry loses its manifest first, and without a manifest it does not count: a kill at any time leaves no
+changed input has another key. The newest version of a key counts. Locks: the process that builds a key holds `<key>`
+exclusively; processes that use an entry share `<key>/<version>.<bytes>`, which a process that removes the entry holds
+exclusively. The manifest is removed first, and an entry without a manifest does not count: a kill at any time leaves no
 wrong entry. Above the size limit entries are removed, least recently used (the mtime of their folder) first; never an
 entry that a live process uses, and never the one that was just made.
 """
@@ -82,8 +82,8 @@ def parse_limit(text: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class StoredArtifact:
-    """A result in `folder`: it may be read, but must never be changed. It cannot be evicted until `close` (or the end
-    of a `with`), the store's `close`, or the end of the process."""
+    """A result in `folder`, which may be read, but must never be changed. It cannot be evicted until `close` (or the
+    end of a `with`), the store's `close`, or the end of the process."""
 
     key: str
     folder: str
@@ -130,10 +130,10 @@ class ArtifactStore:
         self._base = os.path.join(self.folder, _LAYOUT)
         self._locks = RangeLocks(os.path.join(self._base, "lock"))
         self._checked: dict[str, Stamps] = {}  # entry → stamps of its files when they were last found intact
-        self._size_bytes: int | None = None  # of all entries, as far as this process knows; None: nothing made yet
+        self._size_bytes: int | None = None  # size of all entries, estimated; None until this process has made one
 
     def close(self) -> None:
-        """Release everything that was loaded here, and reduce the store to its limit."""
+        """Release everything that this object has loaded, and reduce the store to its limit."""
         self._locks.close()
         if self._size_bytes is not None:
             with contextlib.suppress(OSError):
@@ -147,7 +147,7 @@ class ArtifactStore:
         self.close()
 
     def load(self, key: str) -> StoredArtifact | None:
-        """Return the artifact; None if there is none, or a damaged one was removed: `damaged[key]` has the reason."""
+        """Return a key's artifact; None if there is none, or it was damaged: `damaged[key]` has the reason."""
         try:
             return self._load(key)
         except OSError as error:
@@ -158,7 +158,7 @@ class ArtifactStore:
             self._locks.hold(name)
             try:
                 manifest = self._check(key, name)
-            except FileNotFoundError:  # removed since it was listed
+            except FileNotFoundError:  # the entry was removed since it was listed
                 self._locks.release(name)
             except EntryError as error:
                 self.damaged[key] = str(error)
@@ -194,12 +194,12 @@ class ArtifactStore:
         )
 
     def _release_once(self, names: list[str]) -> None:
-        """Release names only once: closing an artifact twice must not release another one's."""
+        """Release names only once: closing an artifact twice must not release another artifact."""
         while names:
             self._locks.release(names.pop())
 
     def explain(self, parts: Mapping[str, Any]) -> str:
-        """Explain in one line why these parts are a hit or a miss. Call it before `make`: afterwards it is a hit."""
+        """Explain in one line why these parts are a hit or a miss. Call it before `make`, which makes a miss a hit."""
         key = build_key(parts)
         artifact = self.load(key)
         if artifact is not None:
@@ -214,7 +214,7 @@ class ArtifactStore:
         """Return the newest version of each key, most recently used first; the files themselves are not read."""
         found = []
         for name in filter(None, map(self._find_newest, self._list_keys())):
-            with contextlib.suppress(OSError, EntryError):  # removed since it was listed, or damaged: `load` reports it
+            with contextlib.suppress(OSError, EntryError):  # a removed or damaged entry is reported by `load`
                 manifest, used_at = load_manifest(self._path(name)), os.stat(self._path(name)).st_mtime
                 found.append(StoreEntry(**asdict(manifest), used_at=used_at, in_use=self._locks.is_held(name)))
         return sorted(found, key=lambda entry: (-entry.used_at, entry.key))
@@ -245,7 +245,7 @@ class ArtifactStore:
             with self._writing():
                 os.makedirs(self._base, exist_ok=True)
                 stack.enter_context(self._locks.exclusive(key))
-            found = self._load_since(key, oldest)  # another process may have made it during the wait
+            found = self._load_since(key, oldest)  # another process may have made the entry during the wait
             if found is not None:
                 return found, False
             name = self._build(key, parts, build)
@@ -254,10 +254,10 @@ class ArtifactStore:
         self.damaged.pop(key, None)
         with contextlib.suppress(OSError):  # a failure to evict must not fail the build
             if self._size_bytes is not None:
-                self._size_bytes += _find_size(name)  # others may add entries at the same time; `close` counts again
+                self._size_bytes += _find_size(name)  # other processes may add entries, too; `close` counts again
             if self._size_bytes is None or self._size_bytes > self.limit_bytes:
                 self._evict(keep=name)
-        # read back, so that callers see the same types in both cases
+        # the manifest is read back, so that callers get the same types as from a stored entry
         return self._build_artifact(name, load_manifest(self._path(name))), True
 
     def _load_since(self, key: str, oldest: float | None) -> StoredArtifact | None:
@@ -277,7 +277,7 @@ class ArtifactStore:
             with self._writing():
                 _remove_tree(building)
                 os.makedirs(folder)
-            with self._writing(only=_FULL):  # any other error of a builder is its own
+            with self._writing(only=_FULL):  # other errors of a builder are not the store's
                 facts = build(folder)
             with self._writing():
                 if facts is None:
@@ -315,7 +315,7 @@ class ArtifactStore:
 
     @contextlib.contextmanager
     def _writing(self, only: tuple[int, ...] = ()) -> Iterator[None]:
-        """Turn errors of the disk into errors that a user can fix."""
+        """Convert errors of the file system to InfrastructureError, with a hint on how to fix them."""
         try:
             yield
         except OSError as error:
@@ -350,7 +350,7 @@ class ArtifactStore:
         try:
             os.stat(self._path(name, MANIFEST))
             return os.stat(self._path(name)).st_mtime
-        except OSError:  # partly removed: remove it first
+        except OSError:  # a partly removed entry is removed first
             return 0.0
 
     def _remove(self, name: str) -> bool:

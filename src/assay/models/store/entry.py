@@ -4,8 +4,8 @@
     manifest.json   key, parts, facts, files, others, built_in, made_at, made_by
     files/          the builder's files
 
-An entry whose files differ from the manifest is damaged and counts as missing: if a file is missing, longer, shorter or
-different, and also if one was added later, since a tool may read it.
+An entry is damaged, and counts as missing, if a file is missing, longer, shorter or different than in the manifest, or
+if a file was added later, since a tool may read it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FILES = "files"
 
 Stamps = Mapping[str, tuple[int, int, int]]  # path → mtime in ns, size, inode
 
-_OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # not due to the file
+_OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # errors that are not due to the file
 _FOLDER, _LINK, _SPECIAL = "/", "-> ", "?"
 
 
@@ -42,7 +42,7 @@ class EntryManifest:
     parts: Mapping[str, Any]
     facts: Mapping[str, Any]
     files: Mapping[str, tuple[int, str]]  # relative path → size, sha256
-    others: Mapping[str, str]  # folders and links
+    others: Mapping[str, str]  # path of a folder or link → its kind
     built_in: str  # the path of the folder during the build: paths in the facts begin with it
     made_at: float
     made_by: str
@@ -94,7 +94,7 @@ def build_manifest(
 
 
 def _list_contents(folder: str) -> tuple[Stamps, dict[str, str]]:
-    """Return the regular files in a folder, and everything else by kind. Nothing is opened."""
+    """Return the regular files in a folder, and everything else by kind. No file is opened."""
     stamps, others = {}, {}
     for path, entry in _walk(folder, ""):
         if entry.is_symlink():
@@ -125,7 +125,7 @@ def hash_file(path: str) -> str:
 
 
 def load_manifest(entry: str) -> EntryManifest:
-    """Read a manifest. Raises FileNotFoundError, and EntryError if it has changed."""
+    """Read a manifest. Raises FileNotFoundError, and EntryError if it is damaged."""
     path = os.path.join(entry, MANIFEST)
     try:
         with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
@@ -144,7 +144,7 @@ def load_manifest(entry: str) -> EntryManifest:
 
 def check_files(entry: str, manifest: EntryManifest, known: Stamps | None) -> Stamps:
     """Compare every file with the manifest; `known`: the stamps of the files when they were last found intact. A file
-    whose stamp is the same is not read again. Returns the present stamps."""
+    with its known stamp is not read again. Returns the current stamps."""
     folder = os.path.join(entry, FILES)
     try:
         stamps, others = _list_contents(folder)
@@ -176,14 +176,14 @@ def _check_file(folder: str, path: str, found_size: int, size: int, digest: str)
 
 
 def _as_entry_error(error: OSError, what: str) -> Exception:
-    """Convert an error, so that a process without descriptors or memory does not take intact entries for damaged."""
+    """Convert an error, so that a process without descriptors or memory does not report intact entries as damaged."""
     if error.errno in _OUT_OF_RESOURCES:
         return InfrastructureError(f"cannot read the artifact cache: {error.strerror}: {error.filename}")
     return EntryError(f"{what} cannot be read ({error.strerror})")
 
 
 def relocate(value: Any, old: str, new: str) -> Any:
-    """Replace `old` by `new` in facts: they name files by their path during the build, which are now in the entry."""
+    """Replace the folder `old` by `new` in facts, which name files by their path during the build."""
     if isinstance(value, str):
         return value.replace(old, new)
     if isinstance(value, Mapping):
@@ -195,7 +195,7 @@ def relocate(value: Any, old: str, new: str) -> Any:
 
 _NAMES = {"source": "the model", "model": "the model", "inputs": "the inputs"}
 _NAMES_OF_RUN = {**_NAMES, "source": "the output of the previous step"}
-_CODE = "tools.code "  # a user's own back end; the file follows
+_CODE = "tools.code "  # prefix of a part that is the hash of a file of a user's own back end
 _ABSENT = object()
 _MOST_CHANGES = 3
 _LONGEST = 60
