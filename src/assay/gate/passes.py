@@ -5,7 +5,7 @@
 A check depends on its line, the code (all files of the repository that git does not ignore; without git all files of
 the settings file's folder), the environment with its variables, the declared data, and the files and commits that the
 line names. The PASS of a check that reads an address or recorded results, or that runs on a farm, is never used again:
-these inputs cannot be compared locally. A verdict other than PASS deletes the stored PASS of the same inputs.
+inputs of this kind cannot be compared locally. A verdict other than PASS deletes the stored PASS of the same inputs.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Kept(Inputs):
 
 @dataclass(frozen=True, slots=True)
 class CheckPlan:
-    """The plan for a check. `passed`: the PASS that is used again; None: the check is executed. `reason`: why."""
+    """The plan for a check: `passed` is used again or, if it is None, the check is executed. `reason` explains why."""
 
     check: GateCheck
     inputs: Inputs | None

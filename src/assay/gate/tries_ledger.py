@@ -60,7 +60,7 @@ class TrySide:
 
 @dataclass(frozen=True, slots=True)
 class Confirmation:
-    """A repetition with fresh seeds on both sides."""
+    """The result of repeating a try with fresh seeds on both sides."""
 
     pairs: int
     effect: float | None

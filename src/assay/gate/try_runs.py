@@ -29,7 +29,7 @@ from assay.values.study import CodePolicy, Farm, Pattern, Resources
 
 COMMAND = "train"
 _TREE = "side"
-_VALUE = "value"  # a printed metric's name in patterns, for which its own name `step` would be a position
+_VALUE = "value"  # the metric's name in patterns: its own name may be `step`, which patterns read as a position
 _CODE = CodePolicy("snapshot", link_ignored=False)
 _FAILED = (State.FAILED, State.TIMEOUT)
 _LEFT_OUT = "the files of the work tree that are not committed are on neither side"
