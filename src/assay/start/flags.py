@@ -86,7 +86,7 @@ def _read_click(tree: ast.Module) -> Iterator[ScriptFlag | None]:
         is_argument = not any(name.startswith("-") for name in names)
         if names and names[0].isascii():
             is_switch = given.get("is_flag") is True or isinstance(given.get("default"), bool)
-            is_off = given.get("default") is True and any("/" in name for name in names)  # for --shout/--no-shout
+            is_off = given.get("default") is True and any("/" in name for name in names)  # as in --shout/--no-shout
             names = [name.split("/")[-1 if is_off else 0].strip() for name in names]
             given = {"required": is_argument, **given, **({"default": False} if is_off else {})}
             yield _build_flag(names, given, is_switch=is_switch, several=False)

@@ -27,7 +27,7 @@ from assay.values.options import Request, argument, option
 from assay.values.run import build_command
 from assay.values.study import Pattern, is_study_name
 
-_MOST_BYTES = 1 << 18  # of the script's output that are read
+_MOST_BYTES = 1 << 18  # bytes of the script's output that are read
 _GRACE_S = 3.0  # seconds between SIGTERM and SIGKILL
 _YAML_WORDS = ("true", "false", "null", "yes", "no", "on", "off")
 
