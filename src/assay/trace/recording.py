@@ -29,7 +29,7 @@ COMMAND = "program"
 PROOF = "proof"
 _PROVED = ("loss", "gradient", "parameter", "optimiser")  # phases whose tensors must be equal in a second execution
 _INSIDE = f"{TRACE_DIR}/inside"  # the folder in the run directory with the modules that the program loads
-_PACKAGE = "assay_trace"  # the package of these copied modules: the program may have another Assay, or none
+_PACKAGE = "assay_trace"  # the package of the copied modules: the program may have another Assay, or none
 
 
 class TraceStep(RunStep):
@@ -100,7 +100,7 @@ def record_program(
 
 
 def judge_proof(traced: Sequence[Trace], again: Sequence[Trace]) -> tuple[VerdictKind, str]:
-    """Judge the proof. PASS: the tensors are equal. INCONCLUSIVE: they differ, or the program is not deterministic."""
+    """Judge the proof. PASS: all tensors are equal. INCONCLUSIVE: some differ; the program may be nondeterministic."""
     last = max((int(each["step"]) for trace in again for each in trace.steps), default=0)
     first, second = _collect_hashes(traced, last), _collect_hashes(again, last)
     shared = first.keys() & second.keys()

@@ -1,4 +1,4 @@
-"""Read a trace in `trace/rank-R/` of a run directory. `docs/reference/formats-results.md` describes the files."""
+"""Reads a trace in `trace/rank-R/` of a run directory. `docs/reference/formats-results.md` describes the files."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ def _cut_tables(first: int, length: int) -> tuple[Any, ...]:
 
 @lru_cache(256)
 def _load_scratch(thread: int, dtype: Any, *shape: int) -> Any:
-    """Return memory for intermediate values; each thread has its own."""
+    """Return memory for intermediate values; each thread has memory of its own."""
     import torch
 
     if shape != (_ROWS * BLOCK,):
@@ -163,7 +163,7 @@ def _digest(flat: Any, where: Where) -> bytes:
 
 
 def _add_figures(part: Any, counts: list[int], sums: list[float], thread: int) -> Any:
-    """Add to `counts` (not finite, zeros) and `sums` (sum, squares, largest). Returns the finite values in float32."""
+    """Add to `counts` (not finite, zeros) and `sums` (sum, squares, largest). Returns float32, 0 if not finite."""
     import torch
 
     values = part if part.dtype in (torch.float32, torch.float64) else part.to(torch.float32)

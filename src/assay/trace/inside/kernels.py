@@ -57,7 +57,7 @@ def digest_many(found: list[tuple[Any, int, int]], slots: Any) -> None:
 
 
 def digest_into(values: Any, slots: Any, number: int, start: int = 0) -> None:
-    """Write the digest to a slot of zeros."""
+    """Write the digest of a tensor to a slot of zeros."""
     flat, kind = _prepare(values, start)
     _launch_one(flat, number, start, kind, slots)
 
@@ -93,7 +93,7 @@ def _launch_one(flat: Any, number: int, start: int, kind: Any, slots: Any) -> No
         compiled, constants = _compiled[key]
         try:
             compiled[(columns * groups, 1, 1)](*arguments, *constants)
-        except TypeError:  # another version of Triton
+        except TypeError:  # another version of Triton takes other arguments
             _compiled.clear()
         else:
             return
@@ -103,7 +103,7 @@ def _launch_one(flat: Any, number: int, start: int, kind: Any, slots: Any) -> No
 
 
 def hash_rows(values: Any) -> Any:
-    """Return one hash for each row, as `digest.hash_rows` does."""
+    """Return one hash for each row of a parameter, equal to that of `digest.hash_rows`."""
     import torch
 
     rows = values.detach().reshape(values.shape[0] if values.dim() > 1 else 1, -1).to(torch.bfloat16).contiguous()

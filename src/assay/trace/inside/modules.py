@@ -260,7 +260,7 @@ def _find_keywords() -> Any:
 
 
 def _find_places(tensor: Any) -> int:
-    """Return the number of last bits that autocast's type does not have: a change of one bit would be rounded away."""
+    """Return the number of last bits that autocast's type does not have: a change of them would be rounded away."""
     import torch
 
     device = tensor.device.type

@@ -19,7 +19,7 @@ def is_placement(text: str) -> bool:
 
 
 class Placements:
-    """`declared`: patterns and placements; the first matching pattern counts. `is_parallel`: DDP or FSDP is used."""
+    """Placements of tensors. `declared`: patterns and placements; the first match counts. `is_parallel`: DDP, FSDP."""
 
     def __init__(self, declared: list[tuple[str, str]]) -> None:
         self._declared = declared

@@ -138,7 +138,7 @@ class Recorder:
         if self._pid != os.getpid():
             return
         has_failed = getattr(sys, "last_value", None) is not self._failure or sys.exc_info()[0] is not None
-        is_open = bool(self._optimisers) and self._rows.loss is not None  # a step that no optimiser ended
+        is_open = bool(self._optimisers) and self._rows.loss is not None  # no optimiser ended the step
         self._is_whole &= not (self.is_active and (has_failed or is_open))
         self._leave()
         for undo in self._undo:

@@ -64,7 +64,7 @@ def _compare(a: Call | None, b: Call | None, garbage: set[tuple[str, str]]) -> P
 
 
 def _list_unequal(a: Call, b: Call, garbage: set[tuple[str, str]], is_tensor: bool) -> Iterator[str]:
-    """List the tensors (`is_tensor`) or other arguments that differ; in place, garbage may be overwritten."""
+    """Yield tensors (`is_tensor`) or other arguments that differ, except garbage that an operation overwrites."""
     overwrites = a["op"].split(".")[1].endswith("_")
     mine, theirs = (dict(zip(each["names"], each["args"], strict=False)) | each["kwargs"] for each in (a, b))
     for name in dict.fromkeys((*mine, *theirs)):

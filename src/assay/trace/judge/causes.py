@@ -19,7 +19,7 @@ from assay.trace.records import Weight
 Kind = Literal["flag", "group", "random", "weights", "ranks"]
 # flags that change at most the order of sums: none of them is named as the cause of a difference beyond noise
 _BENIGN = ("thread", "deterministic", "benchmark", "emulate_precision_casts")
-_BENIGN_VALUES = ("foreach", "fused", "capturable", "differentiable")  # values of optimiser groups
+_BENIGN_VALUES = ("foreach", "fused", "capturable", "differentiable")  # optimiser values that are never a cause
 
 
 @dataclass(frozen=True, slots=True)

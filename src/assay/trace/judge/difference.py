@@ -20,7 +20,7 @@ from assay.values.verdict import Finding, Verdict, VerdictKind
 
 LEAST_COVERAGE = 0.7  # the paired fraction that is needed, of the points of the side that has fewer
 _PRECISION = 0.1  # fraction of all pairs that may differ in type; above it a side has another precision
-_SPREAD = 10.0  # a gradient whose error is larger by this factor is the one whose error clipping has spread
+_SPREAD = 10.0  # a gradient whose error is so many times as large is the one from which clipping spreads errors
 _COMMON_FACTOR = 0.9  # fraction of a phase's tensors that must have the same factor
 OUTERMOST = "(model)"
 PHASES = ("input", "forward", "loss", "backward", "gradient", "optimiser", "parameter", "buffer")

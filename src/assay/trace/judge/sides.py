@@ -55,7 +55,7 @@ def build_sides(a: Sequence[Trace], b: Sequence[Trace]) -> tuple[Side, Side]:
 
 
 def are_alike(a: Sequence[Trace], b: Sequence[Trace]) -> bool:
-    """Return whether ranks are compared one by one: both sides have as many ranks, and known placements agree."""
+    """Return whether ranks are compared one by one: both sides have equally many, and known placements agree."""
     if len(a) != len(b) or len(a) == 1:
         return len(a) == len(b)
     mine, theirs = (dict(zip(build_keys(s[0].points), map(find_placement, s[0].points), strict=True)) for s in (a, b))
@@ -134,7 +134,7 @@ def combine_ranks(ranks: Sequence[Trace], shapes: Shapes = {}) -> Side:  # noqa:
         return build_side(ranks)
     lines = [_number_rows(each) for each in ranks]
     common = set(lines[0]).intersection(*lines[1:])
-    chosen = [key for key in lines[0] if key in common]  # in the order of the first rank
+    chosen = [key for key in lines[0] if key in common]  # keys in the order of the first rank
     parts = [np.array(each.rows[[line[key] for key in chosen]]) for each, line in zip(ranks, lines, strict=True)]
     points, keys = ranks[0].points, build_keys(ranks[0].points)
     is_equal = _find_equal(parts, ("hash",))
