@@ -1,4 +1,4 @@
-"""The execution of one check, started as a person would start it and judged by its exit code and JUnit report."""
+"""Executes one check as a command in its own process, and judges it by its exit code and JUnit report."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ _KINDS = {0: VerdictKind.PASS, 1: VerdictKind.FAIL, 3: VerdictKind.INCONCLUSIVE}
 class CheckOutcome:
     check: GateCheck
     kind: VerdictKind
-    text: str  # one sentence
-    seconds: float | None = 0.0  # None: it is reused
+    text: str  # one sentence about the result
+    seconds: float | None = 0.0  # None: a PASS of an earlier gate is reused
     code: ExitCode = ExitCode.OK
     cases: int = 0  # cases that were judged
-    log: str = ""  # the end of its output
+    log: str = ""  # the end of the check's output
     is_reused: bool = False
 
 
 def execute(
     check: GateCheck, more: Sequence[str], folder: str, environment: Mapping[str, str], limit_s: float | None
 ) -> CheckOutcome:
-    """Execute a check. `more`: words after its own. After `limit_s` it is stopped, with all that it has started."""
+    """Execute a check. `more`: words after the check's own. After `limit_s` the check and its runs are stopped."""
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="assay-gate-") as place:
         junit, log = os.path.join(place, "report.xml"), os.path.join(place, "log")
@@ -55,7 +55,7 @@ def execute(
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,  # Ctrl-C reaches the check through us, once
+                start_new_session=True,  # Ctrl-C reaches only this process, which stops the check
             )
         try:
             program.wait(limit_s)
@@ -73,7 +73,7 @@ def execute(
 
 
 def _stop(program: subprocess.Popen[bytes]) -> None:
-    """Terminate a check, which stops its runs (scripts ignore SIGINT in the background); then kill what is left."""
+    """Stop a check by SIGTERM (background scripts ignore SIGINT); kill the processes left after `_GRACE_S`."""
     if program.poll() is not None:
         return
     program.send_signal(signal.SIGTERM)
@@ -85,7 +85,7 @@ def _stop(program: subprocess.Popen[bytes]) -> None:
 
 
 def _judge(check: GateCheck, code: int, junit: str, log: str, seconds: float) -> CheckOutcome:
-    """Judge a check by its exit code; a PASS needs a comparison in the report as well."""
+    """Judge a check by its exit code; a PASS also needs a report in which a case was judged."""
     report = _read_report(junit)
     cases, kinds, worst = report or (0, frozenset(), "")
     kind = _KINDS.get(code, VerdictKind.ERROR)
@@ -110,8 +110,8 @@ def _judge(check: GateCheck, code: int, junit: str, log: str, seconds: float) ->
 
 
 def _read_report(path: str) -> tuple[int, frozenset[VerdictKind], str] | None:
-    """Read from a JUnit report of ours how many cases were judged, the kinds that did not pass, and the first of the
-    worst. Returns None if there is no report that can be read."""
+    """Return the number of judged cases in a JUnit report of Assay, the verdicts of the cases that have a message, and
+    the first message of the worst verdict; None if the report cannot be read."""
     try:
         cases = list(ET.parse(path).getroot().iter("testcase"))  # noqa: S314 written by our own child a moment ago
     except (OSError, ET.ParseError):
@@ -128,7 +128,7 @@ def _read_report(path: str) -> tuple[int, frozenset[VerdictKind], str] | None:
 
 
 def _read_case(case: ET.Element) -> tuple[VerdictKind, str]:
-    """Read the verdict and its message, which a plain PASS does not have, as `show/junit.py` writes them."""
+    """Return the verdict of a case as `show/junit.py` writes it, and its message, which is empty for a plain PASS."""
     for element in case:
         message = element.get("message") or "no message"
         if element.tag == "error":
@@ -136,6 +136,6 @@ def _read_case(case: ET.Element) -> tuple[VerdictKind, str]:
         if element.tag == "failure":
             is_changed = element.get("type") == VerdictKind.CHANGED
             return VerdictKind.CHANGED if is_changed else VerdictKind.FAIL, message
-        if element.tag == "skipped":  # an excuse makes it good enough
+        if element.tag == "skipped":  # an allowed change counts as PASS
             return VerdictKind.PASS if message.startswith(ALLOWED) else VerdictKind.INCONCLUSIVE, message
     return VerdictKind.PASS, ""

@@ -1,4 +1,4 @@
-"""`assay gate`: all checks of a project, one table, one exit code."""
+"""`assay gate`: executes all checks of a project, and reports one table and one exit code."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def _list_flags(check: GateCheck, request: GateRequest, group: Group) -> frozens
 def _execute_all(
     plans: Sequence[CheckPlan], more: Sequence[str], passes: Passes, budget_s: float | None, console: Console
 ) -> Iterator[CheckOutcome]:
-    """Execute checks in the order of the file; those beyond the budget or after an interrupt are INCONCLUSIVE."""
+    """Execute checks in the order of the settings; checks beyond the budget or after an interrupt are INCONCLUSIVE."""
     ended = ""
     deadline = time.monotonic() + budget_s if budget_s else None
     environment = os.environ | {"ASSAY_ROOT": passes.root}
@@ -119,7 +119,7 @@ def _execute_all(
 
 
 def build_document(outcomes: Sequence[CheckOutcome], repeats: Mapping[GateCheck, str]) -> doc.Document:
-    """Build the report. `repeats`: the command that executes a check alone."""
+    """Build the report. `repeats`: check → the command that executes only this check."""
     kind = find_worst(outcome.kind for outcome in outcomes)
     rows = [[doc.Span(each.kind, each.kind), each.check.line, each.seconds, each.text] for each in outcomes]
     bad = [each for each in outcomes if each.kind is not VerdictKind.PASS]
@@ -129,7 +129,7 @@ def build_document(outcomes: Sequence[CheckOutcome], repeats: Mapping[GateCheck,
     shown += f"; {reused} of an earlier gate" if reused else ""
     answer = doc.Text(("gate: ", doc.Span(kind, kind), f", {render_count(len(outcomes), 'check')}: {shown}"))
     commands = doc.Commands([("", repeats[each.check]) for each in bad])
-    reasons = [Finding(each.kind, each.check.line, each.text) for each in bad]  # whole below a table that may be cut
+    reasons = [Finding(each.kind, each.check.line, each.text) for each in bad]  # the table may cut these texts
     logs = [
         doc.Details((doc.Span(each.kind, each.kind), f" {each.check.line}"), (doc.Code(each.log),))
         for each in bad
@@ -167,7 +167,7 @@ def _build_plan(plans: Sequence[CheckPlan]) -> doc.Document:
 
 
 def _write_summary(document: doc.Document) -> None:
-    """Write the page that GitHub shows for a job."""
+    """Append the report to the page that GitHub shows for a job."""
     if not (path := os.environ.get(_SUMMARY)):
         return
     try:

@@ -1,9 +1,9 @@
-"""Is side b better than side a? A group-sequential paired t-test over seeds, and the choice among several winners.
+"""A group-sequential paired t-test over seeds (is side b better than side a?), and the choice among several winners.
 
-The pairs are looked at several times. At look k a one-sided level applies that grows with the number of pairs (the
-shape of Wang and Tsiatis, Δ = 0.25); one constant scales all levels, and is calibrated by simulation so that two equal
-sides are called `better` at any of the looks with probability `ALPHA`. The interval at each look has the same boundary
-(a repeated confidence interval), so it holds whenever the test ends. Error rates: `docs/explanation/trying-ideas.md`.
+The test is repeated at several looks, each with more pairs. The one-sided level of a look grows with the number of its
+pairs (the shape of Wang and Tsiatis, Δ = 0.25). One constant scales the levels; it is calibrated by simulation so that
+equal sides are called `better` at any look with probability `ALPHA`. The interval of a look has the test's boundary (a
+repeated confidence interval), so it holds whenever the test ends. Error rates: `docs/explanation/trying-ideas.md`.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from assay.values.series import Direction, mean_and_sd
 
 Choice = Literal["better", "worse", "same", "undecided"]
 
-ALPHA = 0.025  # probability of `better` between equal sides, and of `worse`: the interval is one of 95%
-FEWEST = 5  # pairs: fewer all have the same sign by chance too often (four in 1 of 16 cases)
-FALSE_KEPT = 0.10  # fraction of wrong ones among those that are kept after a confirmation
+ALPHA = 0.025  # probability of `better`, and of `worse`, between equal sides: intervals have 95%
+FEWEST = 5  # fewest pairs: fewer all favour b by chance too often (four pairs in 1 of 16 cases)
+FALSE_KEPT = 0.10  # expected fraction of wrong ideas among those that are kept after a confirmation
 _FIRST = 6  # pairs at the first look
 _POWER = 0.25  # how fast the boundary falls: 0.5 - Δ of Wang and Tsiatis
 _LIMITS = (0.0, 1.0, 100.0)  # limits of losses, error rates and accuracies
-_PATHS, _BLOCK, _SEED = 100_000, 2_000_000, 20_240_613  # of the simulation that calibrates the boundary
+_PATHS, _BLOCK, _SEED = 100_000, 2_000_000, 20_240_613  # size and seed of the simulation that calibrates the boundary
 
 
 @dataclass(frozen=True, slots=True)
 class SeedPair:
-    """The values of both sides with one seed. None: the run failed, or has no value of the metric."""
+    """The values of both sides with one seed. A value is None if the run failed or has no value of the metric."""
 
     seed: int
     a: float | None
@@ -47,7 +47,7 @@ class SeedPair:
 
     @property
     def change(self) -> float | None:
-        """The difference b - a if both are finite."""
+        """The difference b - a; None unless both values are finite."""
         return None if self.a is None or self.b is None or self.is_bad_a or self.is_bad_b else self.b - self.a
 
 
@@ -62,10 +62,10 @@ class TryQuestion:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """The result of a look. `effect` and `interval` are of b - a, in the units of the metric."""
+    """The result of a look. `effect` and `interval` describe b - a in the units of the metric."""
 
     verdict: Choice
-    pairs: int  # pairs that count
+    pairs: int  # pairs with a value on at least one side
     effect: float | None = None
     relative: float | None = None  # the effect as a fraction of side a
     interval: tuple[float, float] | None = None
@@ -114,7 +114,7 @@ def _simulate(looks: Sequence[int]) -> Any:
 
 
 def judge_look(pairs: Sequence[SeedPair], level: float, question: TryQuestion) -> Judged:
-    """Return the verdict at a look. The pairs are those of the first seeds, in their order."""
+    """Return the verdict at a look. `pairs`: the pairs of the first seeds in order. `level`: the look's level."""
     failed_a, failed_b = sum(pair.is_bad_a for pair in pairs), sum(pair.is_bad_b for pair in pairs)
     changes, good, threshold = build_changes(pairs, question)
     mean, sd = mean_and_sd(changes)
@@ -124,10 +124,10 @@ def judge_look(pairs: Sequence[SeedPair], level: float, question: TryQuestion) -
     interval = (mean - half, mean + half)
     verdict: Choice = "undecided"
     if -threshold <= interval[0] and interval[1] <= threshold:
-        verdict = "undecided" if failed_a or failed_b else "same"  # failed runs show no equality
+        verdict = "undecided" if failed_a or failed_b else "same"  # failed runs do not prove equality
     elif (interval[0] > 0 or interval[1] < 0) and abs(mean) > threshold:
         verdict = "better" if (mean < 0) == (question.direction == "min") else "worse"
-    if all(pair.change is None for pair in pairs):  # nothing was measured on both sides
+    if all(pair.change is None for pair in pairs):  # no seed has a value on both sides
         return Judged(verdict, len(changes), failed_a=failed_a, failed_b=failed_b)
     mean_a, _ = mean_and_sd(good)
     relative = mean / abs(mean_a) if mean_a else None
@@ -149,20 +149,20 @@ def build_changes(pairs: Sequence[SeedPair], question: TryQuestion) -> tuple[lis
 
 
 def measure_error(pairs: Sequence[SeedPair], sd: float, count: int) -> float:
-    """Return the standard error of the mean change. A side with one value, whatever the seed, is a single run, which
-    may be as far from its mean as runs of the other side are; unless the metric is at its limit."""
+    """Return the standard error of the mean change. A side with the same value for all seeds counts as a single run,
+    whose distance from its mean may be that of the other side's runs, unless the value is a limit of the metric."""
     sides = [pair.a for pair in pairs if not pair.is_bad_a], [pair.b for pair in pairs if not pair.is_bad_b]
     is_one_run = any(len(side) > 1 and len({*side}) == 1 and side[0] not in _LIMITS for side in sides)
     return sd * math.sqrt(is_one_run + 1 / count)
 
 
 def is_one_pair(pairs: Sequence[SeedPair]) -> bool:
-    """Whether all pairs are the same two different values: the seed is not used, and they are one pair."""
+    """Return whether all pairs have the same two different values: the seed is not used, and all pairs are one."""
     return len(pairs) > 1 and bool(pairs[0].change) and len({(pair.a, pair.b) for pair in pairs}) == 1
 
 
 def is_near_zero(values: Sequence[float]) -> bool:
-    """Whether a fraction of these values means nothing, because they have both signs, or their mean may be zero."""
+    """Return whether a fraction of these values is meaningless: they have both signs, or their mean may be zero."""
     mean, sd = mean_and_sd(values)
     if mean is None or not math.isfinite(mean) or min(values) <= 0 <= max(values):
         return bool(values)
@@ -170,7 +170,7 @@ def is_near_zero(values: Sequence[float]) -> bool:
 
 
 def measure_chance(pairs: Sequence[SeedPair], question: TryQuestion) -> float:
-    """Return the one-sided p value of `better` over all pairs, by a t-test, but at least that of all pairs agreeing."""
+    """Return the one-sided p value of `better` by a t-test, at least the chance that equal sides agree in all pairs."""
     changes, _, _ = build_changes(pairs, question)
     mean, sd = mean_and_sd(changes)
     if mean is None or sd is None or len(changes) < FEWEST or is_one_pair(pairs):
@@ -181,6 +181,6 @@ def measure_chance(pairs: Sequence[SeedPair], question: TryQuestion) -> float:
 
 
 def choose_kept(chances: Sequence[float]) -> list[bool]:
-    """Choose by Benjamini and Hochberg: on average at most a fraction `FALSE_KEPT` of what is kept is wrong."""
+    """Choose tries to keep by Benjamini and Hochberg: on average at most a fraction `FALSE_KEPT` of them is wrong."""
     fitting = [p for rank, p in enumerate(sorted(chances), 1) if p <= FALSE_KEPT * rank / len(chances)]
     return [bool(fitting) and p <= fitting[-1] for p in chances]

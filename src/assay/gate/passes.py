@@ -1,11 +1,11 @@
-"""PASS verdicts of earlier gates: one is used again if all that the check depends on is the same.
+"""PASS verdicts of earlier gates. A PASS is used again if all that its check depends on is unchanged.
 
 <root>/.gate/<hash of the check's line>/<hash of what it depends on>.json
 
 A check depends on its line, the code (all files of the repository that git does not ignore; without git all files of
 the settings file's folder), the environment with its variables, the declared data, and the files and commits that the
-line names. What a check reads from an address or from recorded results, or computes on a farm, cannot be compared from
-here: it is never used again. Any other verdict removes the PASS of the same inputs.
+line names. The PASS of a check that reads an address or recorded results, or that runs on a farm, is never used again:
+inputs of this kind cannot be compared locally. A verdict other than PASS deletes the stored PASS of the same inputs.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from assay.values.verdict import VerdictKind
 
 FOLDER = ".gate"
 _FORMAT = 1
-_LARGE_BYTES = 1 << 28  # a larger file is compared by its size, inode and time
-# variables that differ from one terminal or pipeline to the next, and change no result
+_LARGE_BYTES = 1 << 28  # a larger file is compared by its size, inode and modification time
+# environment variables that differ from one terminal or pipeline to the next, and do not change results
 _VOLATILE = (
     r"_|PWD|OLDPWD|SHLVL|TERM\w*|COLUMNS|LINES|TMPDIR|LS_COLORS|PS\d|DISPLAY|WINDOWID|TMUX\w*|STY|MAIL|INVOCATION_ID"
     r"|JOURNAL_STREAM|SSH_\w+|XDG_SESSION_\w+|DBUS_\w+|GITHUB_\w+|RUNNER_\w+|ACTIONS_\w+|CI|CI_\w+|GITLAB_\w+|PYTEST_\w+"
 )
-_SIDES = {"--git", "--a-rev", "--b-rev", "--a-env", "--b-env"}  # without one, such a command compares recorded results
+_SIDES = {"--git", "--a-rev", "--b-rev", "--a-env", "--b-env"}  # without these, --a-rev compares recorded results
 _NAMES = {"code": "the code", "environment": "the environment", "data": "the data", "commits": "a commit it names"}
 
 
@@ -71,7 +71,7 @@ class Kept(Inputs):
 
 @dataclass(frozen=True, slots=True)
 class CheckPlan:
-    """A plan for a check. `passed`: the verdict that is used again; None: the check is executed, for `reason`."""
+    """The plan for a check: `passed` is used again or, if it is None, the check is executed. `reason` explains why."""
 
     check: GateCheck
     inputs: Inputs | None
@@ -102,7 +102,7 @@ class Passes:
         return CheckPlan(check, inputs, passed, "code, environment and data are those of an earlier PASS")
 
     def keep(self, plan: CheckPlan, outcome: CheckOutcome) -> None:
-        """Keep a PASS whose inputs did not change during the check; any other verdict removes it. Raises OSError."""
+        """Store a PASS unless its inputs have changed; delete the stored PASS after another verdict. Raises OSError."""
         if plan.inputs is None:
             return
         path = os.path.join(self._find_folder(plan.check), f"{plan.inputs.key}.json")
@@ -122,8 +122,8 @@ class Passes:
         return os.path.join(self.root, FOLDER, _digest([check.line]))
 
     def _load(self, check: GateCheck) -> dict[str, Kept]:
-        """Load what was kept for a check, by key, the newest last. Damaged files and those of other versions count as
-        none."""
+        """Load the stored PASS verdicts of a check by key, the newest last. Damaged files and files of other formats
+        are ignored."""
         found, folder = [], self._find_folder(check)
         for name in os.listdir(folder) if os.path.isdir(folder) else ():
             try:
@@ -146,7 +146,7 @@ class Passes:
 
 
 def _explain(inputs: Inputs, found: Mapping[str, Kept]) -> str:
-    """Explain why no earlier PASS counts, by what differs from the newest one."""
+    """Explain why no earlier PASS is used again: name the inputs that differ from those of the newest PASS."""
     if not found:
         return "no PASS of it is kept here"
     last = list(found.values())[-1]
@@ -156,7 +156,7 @@ def _explain(inputs: Inputs, found: Mapping[str, Kept]) -> str:
 
 
 def _find_unseen(words: Sequence[str], flags: Container[str]) -> str:
-    """Return why the inputs of a check cannot be compared from here; empty if they can."""
+    """Return why the inputs of a check cannot be compared locally; an empty string if they can."""
     given = {word.partition("=")[0] for word in words}
     if address := next((word for word in words if "://" in word), None):
         return f"what is at {address} may have changed"
@@ -176,7 +176,7 @@ def _digest(parts: Iterable[str]) -> str:
 
 
 def _digest_code(folder: str, root: str) -> str:
-    """Hash the code. What git ignores is data, and counts if it is declared, or named by a check."""
+    """Hash the code. Files that git ignores are data: they count only if they are declared, or named by a check."""
     if (top := find_git_root(folder)) is None:
         names = _list_files(folder, root)
     else:
@@ -188,7 +188,7 @@ def _digest_code(folder: str, root: str) -> str:
 
 
 def digest_environment(folder: str) -> str:
-    """Hash packages, hardware and variables, except those that differ from one terminal to the next."""
+    """Hash packages, hardware and environment variables except those that `_VOLATILE` matches."""
     found = load_environment(folder, ())
     packages = [f"{name}=={version}" for name, version in {**found.packages, **found.job_packages}.items()]
     packages += _list_packages((sys.executable, "python", "python3"))
@@ -197,7 +197,7 @@ def digest_environment(folder: str) -> str:
 
 
 def digest_command(environment: str, prefix: str, words: Iterable[str]) -> str:
-    """Hash an environment, with the packages of others whose programs a command names by their paths."""
+    """Hash an environment together with the packages of the environments that a command names by absolute paths."""
     parts = [*shlex.split(prefix), *(part for word in words for part in word.split())]
     paths = [path for path in (part.removeprefix("VIRTUAL_ENV=") for part in parts) if os.path.isabs(path)]
     packages = _list_packages(os.path.join(path, "bin/python") if os.path.isdir(path) else path for path in paths)
@@ -225,7 +225,7 @@ def _hash_file(path: str) -> str:
 
 
 def _list_files(folder: str, root: str = "") -> list[str]:
-    """List files, without those below the root; links to folders are followed once."""
+    """List the files of a folder except those below `root`; links to folders are followed once."""
     found, seen = [], set()
     for base, folders, names in os.walk(folder, followlinks=True):
         place = os.path.realpath(base)
@@ -244,12 +244,12 @@ def _list_contents(paths: Iterable[str]) -> Iterator[str]:
         elif os.path.exists(path):
             yield f"{path}\n{_hash_file(path)}"
         else:
-            yield f"{path}\nmissing"  # deleted, or a link to nothing
+            yield f"{path}\nmissing"  # the file was deleted, or is a broken link
 
 
 def _find_paths(words: Sequence[str], folder: str) -> list[str]:
-    """Find files and folders that a line names, also as the value of `NAME=PATH`, before `:function` and in `-sPATH`;
-    for a file also those whose names begin with its name, as the weights `net.onnx.data` of `net.onnx`."""
+    """Find the files and folders that a command line names, also in `NAME=PATH`, `PATH:function` and `-sPATH`. A file
+    adds the files whose names begin with its name: `net.onnx` adds its weights `net.onnx.data`."""
     texts = {part for word in words for part in (word, word.partition("=")[2], word.partition(":")[0]) if part}
     texts |= {word[2:] for word in words if word[:1] == "-" and word[2:]}
     paths = {os.path.normpath(os.path.join(folder, os.path.expanduser(text))) for text in texts} - {folder}
@@ -258,7 +258,7 @@ def _find_paths(words: Sequence[str], folder: str) -> list[str]:
 
 
 def _find_programs(words: Sequence[str], paths: Iterable[str], folder: str) -> list[str]:
-    """Find the Pythons that a line, or a study file that it names, may start; `uv run` takes `.venv`."""
+    """Find the Python programs that a command line, or a file that it names, may start; `uv run` uses `.venv`."""
     small = [path for path in paths if os.path.isfile(path) and os.path.getsize(path) < 1 << 20]
     texts = [".venv/bin/", *words, *(try_text(path, "replace") for path in small)]
     found = {part for text in texts for part in re.split(r"[^\w.~/+@-]+", text) if "/bin/" in part}
@@ -266,7 +266,7 @@ def _find_programs(words: Sequence[str], paths: Iterable[str], folder: str) -> l
 
 
 def _find_commits(words: Iterable[str], folder: str) -> list[str]:
-    """Return the current commits of words in a line that may name some: a branch moves."""
+    """Return the current commits that the words of a command line name; the commit of a branch changes."""
     texts = sorted({text for word in words for text in re.split(r"=|\.\.\.?", word) if text})
     found = []
     for text in texts:

@@ -1,4 +1,4 @@
-"""Ideas and changes: `assay try`, `assay tries`, `assay gate`."""
+"""The plug-in that judges ideas and changes: `assay try`, `assay tries`, `assay gate`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was tried: one line for each try in `tries.jsonl` of the study `try`. The newest line of a key counts."""
+"""The ledger of tries: one line for each try in `tries.jsonl` of the study `try`. The newest line of a key counts."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from assay.values.series import Direction
 STUDY = "try"
 SEED = "{seed}"
 _FILE = "tries.jsonl"
-_LATEST = 1e11  # seconds: no clock shows more, and no calendar goes on for ever
+_LATEST = 1e11  # seconds since the epoch: a line with a later time is damaged
 
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """The compared metric. `pattern`: finds it in the output; empty: what the script logs, or prints by its name."""
+    """The compared metric. `pattern`: a regular expression for the output; empty: the metric is logged or printed."""
 
     name: str
     direction: Direction
@@ -36,13 +36,13 @@ class Metric:
 class TrySide:
     """One side of a try: its code, and the command with `{seed}` in it."""
 
-    code: str  # the hash of its snapshot, which the study keeps
-    commit: str  # the commit of the code, or the one it was made from
-    title: str  # shown to people: a commit's subject, or the work tree
+    code: str  # the hash of the code's snapshot, which the study stores
+    commit: str  # the commit of the code, or the commit that uncommitted code is based on
+    title: str  # the title in reports: a commit's subject, or the work tree
     words: tuple[str, ...]
     environment: str = ""
     inside: str = "."  # the folder in the code in which the command runs
-    machine: str = ""  # a digest of packages, hardware and variables: a run with others is another run
+    machine: str = ""  # a digest of packages, hardware and variables: another digest makes another run
 
     @property
     def key(self) -> str:
@@ -54,13 +54,13 @@ class TrySide:
         return build_side_command(words, self.environment, self.inside)
 
     def show_command(self) -> str:
-        """Return the command with `{seed}` in it, for people."""
+        """Return the command as reports show it, with `{seed}` in it."""
         return build_side_command(self.words, self.environment, self.inside).replace(f"'{SEED}'", SEED)
 
 
 @dataclass(frozen=True, slots=True)
 class Confirmation:
-    """A repetition with fresh seeds on both sides."""
+    """The result of repeating a try with fresh seeds on both sides."""
 
     pairs: int
     effect: float | None
@@ -70,7 +70,7 @@ class Confirmation:
 
 @dataclass(frozen=True, slots=True)
 class Try:
-    """An idea, and the result. `effect` and `interval` are of b - a; `seconds` and `runs` are its cost."""
+    """An idea and its result. `effect` and `interval` describe b - a; `seconds` and `runs` are the cost of the try."""
 
     idea: str
     metric: Metric
@@ -83,21 +83,21 @@ class Try:
     at: float = 0.0  # seconds since the epoch
     verdict: Choice = "undecided"
     reason: str = ""
-    pairs: int = 0  # pairs that count
+    pairs: int = 0  # pairs with a value on at least one side
     values: tuple[tuple[int, float | None, float | None], ...] = ()  # seed, a, b
     effect: float | None = None
     relative: float | None = None
     interval: tuple[float, float] | None = None
     threshold: float | None = None
     runs: int = 0
-    new_runs: int = 0  # runs that did not exist before
+    new_runs: int = 0  # runs that did not exist before this try
     seconds: float = 0.0  # the time of all runs together
     notes: tuple[str, ...] = field(default_factory=tuple)
     confirmation: Confirmation | None = None
 
     @property
     def key(self) -> str:
-        """The key of the question: a try that is asked again replaces its line."""
+        """The key of the question: a later line with the same key replaces an earlier one."""
         return _hash(self.a.key, self.b.key, build_plain(self.metric), build_plain(self.question), self.most)
 
 
@@ -110,13 +110,13 @@ def record_try(location: StudyLocation, found: Try) -> None:
 
 
 def hide_try(found: Try) -> Try:
-    """Remove the secrets from a try's commands; such a try cannot be confirmed."""
+    """Remove the secrets from a try's commands; a try without its secrets cannot be confirmed."""
     a, b = (replace(side, words=hide_arguments(side.words)) for side in (found.a, found.b))
     return replace(found, a=a, b=b)
 
 
 def load_tries(location: StudyLocation) -> list[Try]:
-    """Load all tries in the order in which they were first asked; a line that is cut short or damaged is ignored."""
+    """Load all tries in the order of their first lines; a line that is cut short or damaged is ignored."""
     found: dict[str, Try] = {}
     for line in load_lines(_find_file(location)):
         with contextlib.suppress(KeyError, TypeError, ValueError, AttributeError):

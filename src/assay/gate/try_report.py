@@ -1,4 +1,4 @@
-"""A try, and the ledger of tries, as documents."""
+"""Builds documents of a try, and of the ledger of tries."""
 
 from __future__ import annotations
 

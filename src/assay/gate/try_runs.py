@@ -29,13 +29,13 @@ from assay.values.study import CodePolicy, Farm, Pattern, Resources
 
 COMMAND = "train"
 _TREE = "side"
-_VALUE = "value"  # in the output: a metric may be called `step`, which patterns take for a position
+_VALUE = "value"  # the metric's name in patterns: its own name may be `step`, which patterns read as a position
 _CODE = CodePolicy("snapshot", link_ignored=False)
 _FAILED = (State.FAILED, State.TIMEOUT)
 _LEFT_OUT = "the files of the work tree that are not committed are on neither side"
 _SUBMODULES = "the files of submodules are on neither side"
 _LAST_LINES = 200
-# instead of a number; of 0,17 no part is one
+# text that is printed instead of a number; 0,17 is not a number either
 _NO_VALUE = r"(?:(?:none|null|n/?a|undefined|diverged|overflow(?:ed)?)(?![\w.])|[-+]?\d+,\d)"
 _NAMED_VALUE = rf"([A-Za-z_][\w./-]*)['\"]?(?:\s*[=:]\s*|\s+){NUMBER}"
 
@@ -46,7 +46,7 @@ class TryInterruptedError(AssayError):
 
 @dataclass(frozen=True, slots=True)
 class TryPlace:
-    """Where the runs go, and how they are started."""
+    """Where the runs of tries are stored, and how they are started."""
 
     location: StudyLocation
     settings: Settings
@@ -64,11 +64,11 @@ def build_place(root: str | None, on: str | None, slots: tuple[str, ...] | None)
 
 
 def keep_code(place: TryPlace, a_rev: str, b_rev: str | None, console: Console) -> tuple[TrySide, TrySide, list[str]]:
-    """The code of both sides, without a command, and notes. Without `b_rev` side b is the user's files as they are."""
+    """Copy the code of both sides; return the sides, without commands, and notes. No `b_rev`: b is the work tree."""
     meta = os.path.join(place.location.dir, layout.STUDY_META_DIR)
 
     def keep(commit: Commit) -> TrySide:
-        """Copy everything that git has; what git does not have is on neither side."""
+        """Copy the files of a commit; files that git does not have are not copied."""
         trees.enter(_TREE, commit)
         snapshot = take_snapshot(trees.open(_TREE).path, os.path.join(meta, layout.CODE_STORE_DIR), link=False)
         return TrySide(snapshot.hash, commit.sha, f"{commit.short} {commit.subject}", (), inside=trees.inside[0])
@@ -91,7 +91,7 @@ def keep_code(place: TryPlace, a_rev: str, b_rev: str | None, console: Console) 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The end of a run. `value` is None if it failed or has none."""
+    """The result of a run. `value` is None if the run failed or has no value of the metric."""
 
     value: float | None
     state: State
@@ -111,15 +111,15 @@ Key = tuple[str, int, Metric]  # the side's key, the seed, the metric
 
 @dataclass(slots=True)
 class Runner:
-    """Runs sides with seeds, each once, and reads the metric."""
+    """Runs each side once with each seed, and reads the metric."""
 
     place: TryPlace
     console: Console
     results: dict[Key, Result] = field(default_factory=dict)
 
     def run(self, wanted: Sequence[tuple[TrySide, int, Metric]], titles: Mapping[str, str]) -> str:
-        """Run what is missing. `titles`: names of sides by their keys. Raises if a run did not come to its end. Returns
-        why some of them were not started (the budget is used), else an empty string."""
+        """Execute the wanted runs that have no result. `titles`: side key → name. Raises an error if a run has neither
+        succeeded nor failed. Returns why some runs were not started (the budget is used), or an empty string."""
         missing = [each for each in wanted if (each[0].key, *each[1:]) not in self.results]
         jobs = {(spec := build_spec(*each, self.place.timeout_s)).name: (spec, *each) for each in missing}
         study = replace(build_bare_study(STUDY, "assay try", os.getcwd()), resources=Resources(), code=_CODE)
@@ -145,7 +145,7 @@ class Runner:
             settings=self.place.settings,
             command_line=self.place.command_line,
             origins=origins,
-            retry=frozenset(_FAILED),  # runs of earlier calls: a missing package may be there now
+            retry=frozenset(_FAILED),  # failed runs of earlier calls: a missing package may be installed now
             budget=self.place.budget,
         )
         if report.interrupted:
@@ -175,7 +175,7 @@ def build_spec(side: TrySide, seed: int, metric: Metric, timeout_s: float | None
 
 
 def _build_result(entry: Entry, metric: Metric, place: TryPlace) -> Result:
-    """Build a result. A run of an earlier call that took longer than today's limit has failed as a new one would."""
+    """Build a result. A run of an earlier call that took longer than the current time limit has timed out."""
     again = f"run it again: {show_command(['rerun'], place.location, entry.spec.name)}"
     if entry.state is State.STOPPED:
         raise TryInterruptedError(f"{entry.spec.name} was stopped", f"continue with: {build_same_call()}")
@@ -198,7 +198,7 @@ def _describe_state(entry: Entry) -> str:
 
 
 def build_pattern(metric: Metric) -> Pattern:
-    """Build the pattern that finds the metric: the user's, or `NAME VALUE`, `NAME=VALUE` or `NAME: VALUE`."""
+    """Build the pattern that finds the metric: the user's pattern, or `NAME VALUE`, `NAME=VALUE` or `NAME: VALUE`."""
     named = rf"{_build_name(metric)}({NUMBER})(?!\d|[,/]\d|[\w.]*[A-Za-z_])"
     return Pattern(_VALUE, expand_number(metric.pattern) if metric.pattern else named)
 
@@ -208,8 +208,8 @@ def _build_name(metric: Metric) -> str:
 
 
 def load_value(run_dir: str, spec: RunSpec, metric: Metric) -> float | None:
-    """Load the last value that the script logged, else the last in its output; with a pattern only the latter. NaN if
-    the output ends with `val_loss: diverged` or something else that is not a number."""
+    """Load the last logged value of the metric, or else the last printed one; with a pattern, printed values alone
+    count. Returns NaN if the last line with the metric has no number, as in `val_loss: diverged`."""
     printed = ((build_pattern(metric),), _VALUE)
     for patterns, name in (printed,) if metric.pattern else (((), metric.name), printed):
         for source in find_sources(run_dir, replace(spec, patterns=patterns)):
@@ -234,7 +234,7 @@ def _ends_without_value(metric: Metric, lines: Sequence[str]) -> bool:
 
 
 def _load_last(run_dir: str, source: Source) -> dict[str, float]:
-    """The last value of each metric of a file."""
+    """Return the last value of each metric of a file."""
     stored = Summaries()
     follower = Follower(stored, "", run_dir, source)
     follower.read(stored, final=True)
@@ -261,7 +261,7 @@ def refuse_missing(metric: Metric, result: Result, title: str, location: StudyLo
 
 
 def describe_failure(result: Result, location: StudyLocation) -> tuple[str, str]:
-    """The last line that a failed run printed, and the command that shows all of it."""
+    """Return the last line that a failed run printed, and the command that shows its output."""
     log = find_failed_log(result.run_dir, result.spec.log_name, (COMMAND,))
     last = next(iter(load_tail(log, 1)), "") if log else ""
     if result.state is State.TIMEOUT:

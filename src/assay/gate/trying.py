@@ -1,4 +1,4 @@
-"""`assay try`: the base and the work tree with the same seeds, until it is decided; `assay tries --confirm`."""
+"""`assay try` runs base and head with the same seeds until a look decides; `assay tries --confirm` repeats tries."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from assay.values.series import mean_and_sd
 
 BASE, HEAD = "base", "head"
 _PROBE = 2  # pairs that show whether both sides run
-_FRESH, _RANGES = 1000, 1_000_000  # seeds of a confirmation: one of so many ranges after those of tries
+_FRESH, _RANGES = 1000, 1_000_000  # a confirmation uses one of `_RANGES` ranges of `_FRESH` seeds
 _ONE_PAIR = "the seed changes nothing on the base and the head: all pairs are one pair; is it used?"
 _OUTSIDE = "what git does not have is on neither side: name data and programs by absolute paths"
 
 
 def try_idea(asked: Try, place: TryPlace, console: Console) -> Try:
-    """Run pairs until a look decides, or there are no more; record the result."""
+    """Run pairs until a look decides or all pairs have run; record the result."""
     if asked.a.key == asked.b.key:
         reason = "both sides have the same code, command and environment: nothing was run"
         return _record(replace(asked, verdict="same", reason=reason), place)
@@ -51,7 +51,7 @@ def try_idea(asked: Try, place: TryPlace, console: Console) -> Try:
 
 
 def _record(found: Try, place: TryPlace) -> Try:
-    """Record a try. Its confirmation stays while the verdict does."""
+    """Record a try. It keeps the confirmation of its earlier record if the verdict is the same."""
     found = replace(found, at=time.time())
     before = next((each for each in load_tries(place.location) if each.key == hide_try(found).key), None)
     if before is not None and before.verdict == found.verdict:
@@ -66,7 +66,7 @@ class _Trial:
         self.location = runner.place.location
 
     def run(self) -> Try:
-        """Run two pairs to see whether both sides run, then as many as the looks need."""
+        """Run two pairs to see whether both sides run, then as many pairs as the looks need."""
         schedule = build_schedule(self.asked.most)
         if spent := self._run_pairs(_PROBE):
             return self._build(Judged("undecided", 0), spent)
@@ -78,7 +78,7 @@ class _Trial:
                 return self._build(judged, f"{spent} before it was decided")
             self._check_zero(pairs := self._list_pairs(count))
             judged = judge_look(pairs, level, self.asked.question)
-            if is_one_pair(pairs):  # more pairs would show no more
+            if is_one_pair(pairs):  # further pairs would have the same values
                 return self._build(replace(judged, verdict="undecided", interval=None), _ONE_PAIR)
             if judged.verdict != "undecided":
                 break
@@ -90,13 +90,13 @@ class _Trial:
         return self._build(judged, explain(judged))
 
     def _run_pairs(self, count: int) -> str:
-        """Run pairs; return why not all of them were run, empty if they were."""
+        """Run pairs; return why some of the pairs were not run, or an empty string."""
         asked = self.asked
         wanted = [(side, seed, asked.metric) for seed in range(1, count + 1) for side in (asked.a, asked.b)]
         return self.runner.run(wanted, {asked.a.key: BASE, asked.b.key: HEAD})
 
     def _list_results(self, side: TrySide) -> list[Result]:
-        """The results in the order of seeds."""
+        """Return the results of a side in the order of seeds."""
         found = ((side.key, seed, self.asked.metric) for seed in range(1, self.asked.most + 1))
         return [self.runner.results[key] for key in found if key in self.runner.results]
 
@@ -107,7 +107,7 @@ class _Trial:
         return [SeedPair(seed, a.value, b.value) for seed, (a, b) in zip(seeds, both, strict=True) if a and b]
 
     def _check_sides(self) -> bool:
-        """Refuse a base that does not run and a metric that never appears; return whether only the head fails."""
+        """Raise UsageError if the base does not run or a side has no metric; return whether only the head fails."""
         a, b = self._list_results(self.asked.a), self._list_results(self.asked.b)
         if all(result.is_failed for result in a):
             line, command = describe_failure(a[0], self.location)
@@ -119,7 +119,7 @@ class _Trial:
         return all(result.is_failed for result in b) and not any(result.is_failed for result in a)
 
     def _check_zero(self, pairs: Sequence[SeedPair]) -> None:
-        """Refuse values near zero, of which a fraction means nothing."""
+        """Raise UsageError for values near zero: a fraction of such values is meaningless."""
         values = [pair.a for pair in pairs if pair.a is not None and not pair.is_bad_a]
         if self.asked.question.change is None and is_near_zero(values):
             mean = render_number(mean_and_sd(values)[0] or 0.0)
@@ -187,7 +187,7 @@ def explain(judged: Judged) -> str:
 
 
 def confirm_tries(place: TryPlace, pairs: int | None, console: Console) -> list[Try]:
-    """Repeat every `better` with fresh seeds on both sides and keep some of them. Returns all tries."""
+    """Repeat every try that was `better` with fresh seeds, and choose the tries that are kept. Returns all tries."""
     found = load_tries(place.location)
     if not (chosen := [each for each in found if each.verdict == "better"]):
         console.message("nothing was better: there is nothing to confirm")
@@ -212,7 +212,7 @@ def confirm_tries(place: TryPlace, pairs: int | None, console: Console) -> list[
 
 
 def _repeat(asked: Try, runner: Runner, pairs: int | None) -> list[SeedPair]:
-    """Repeat a try with its own seeds: with shared ones an unlucky base would favour all of its ideas at once."""
+    """Repeat a try with seeds of its own: with shared seeds, one unlucky base would favour all ideas at once."""
     first = _FRESH * (1 + int(asked.key, 16) % _RANGES) + 1
     seeds = range(first, first + (pairs or asked.most))
     titles = {asked.a.key: f"{asked.idea}, {BASE}", asked.b.key: f"{asked.idea}, {HEAD}"}

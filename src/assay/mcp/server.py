@@ -1,7 +1,7 @@
 """`assay mcp`: a server of the Model Context Protocol on standard input and output, for coding agents.
 
 A tool calls a command of Assay in a process of its own and answers with the command's output. If the client cancels the
-call, or leaves, the command is ended.
+call or disconnects, the command is terminated.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from assay.show.formatting import make_safe
 from assay.system.terminal import is_terminal
 from assay.values.options import Request, option, root_option
 
-_MOST_CHARACTERS = 50_000  # of an answer as JSON
-_FRAME = 200  # characters around its rows or its text, with the note that some are left out
+_MOST_CHARACTERS = 50_000  # the longest answer as JSON
+_FRAME = 200  # characters of an answer around its rows or text, with the note that some are left out
 _MOST_NOTES, _MOST_OF_NOTE = 20, 500
 _INSTRUCTIONS = (
     "Assay runs machine-learning studies: a study has runs, each with parameters, state, metrics and logs. Begin with "
@@ -95,7 +95,7 @@ async def _serve(tools: Mapping[str, Tool], root: str | None) -> None:
 
 
 async def _refuse_garbage(read: Any, write: Any) -> AsyncIterator[Any]:
-    """Yield the messages; an invalid line is answered with JSON-RPC's error for it."""
+    """Yield the messages; answer each invalid line with the parse error of JSON-RPC."""
     from mcp.shared.message import SessionMessage
 
     from mcp import types
@@ -115,13 +115,13 @@ _TYPES: dict[str, type] = {"string": str, "integer": int, "boolean": bool, "arra
 
 @dataclass(frozen=True, slots=True)
 class Param:
-    """An argument of a tool. `flag`: the command's option; none: positional. `names`: what its value names."""
+    """An argument of a tool. `flag`: the command's option; empty: positional. `names`: what the value names."""
 
     help: str
     flag: str = ""
     kind: str = "string"
     default: Any = None
-    most: int | None = None  # the largest number: a larger one is replaced by it, and the answer reports that
+    most: int | None = None  # the largest number: it replaces larger numbers, which a note reports
     names: str = ""  # "study" or "file"
     required: bool = False
 
@@ -138,7 +138,7 @@ class Tool:
     help: str
     words: tuple[str, ...]
     params: Mapping[str, Param]
-    runs: bool = False  # changes something: needs --allow-run
+    runs: bool = False  # whether the tool changes something: it needs --allow-run
 
     @property
     def schema(self) -> dict[str, Any]:
@@ -262,12 +262,12 @@ class Done(NamedTuple):
 
 
 async def _call(words: Sequence[str]) -> Done:
-    """Run a command of Assay; the answer is an error if it only prints one. Cancelling the call ends the command."""
+    """Run a command of Assay; raise UsageError if it only prints an error. Cancelling the call ends the command."""
     pipe, null = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
-    argv = (sys.executable, "-P", "-m", "assay", *words)  # code in this folder must not be executed
+    argv = (sys.executable, "-P", "-m", "assay", *words)  # -P: code in this folder must not be executed
     try:
         process = await asyncio.create_subprocess_exec(*argv, stdin=null, stdout=pipe, stderr=pipe)
-    except (ValueError, OSError) as error:  # a null byte in a word, or words of hundreds of kilobytes
+    except (ValueError, OSError) as error:  # a word has a null byte, or the words have hundreds of kilobytes
         raise UsageError(f"the request is not valid: {error}") from None
     try:
         out, err = await process.communicate()
@@ -286,13 +286,13 @@ def _read(done: Done) -> Any:
         found = json.loads(done.out)
     except ValueError as error:
         raise InfrastructureError(f"the command did not print JSON: {done.out[:200]!r}") from error
-    if isinstance(found, list) and found and "lines" in found[0]:  # curves: one row for each
+    if isinstance(found, list) and found and "lines" in found[0]:  # curves: one row for each line
         return [{"metric": each["metric"], "over": each["x"], **line} for each in found for line in each["lines"]]
     return found
 
 
 async def _start(words: list[str], notes: list[str], *, dry_run: bool) -> dict[str, Any]:
-    """Plan, then start: the plan has the study's name, and reports a mistake in the file before anything starts."""
+    """List the runs, then start them: the list has the study's name, and fails for a mistake in the file."""
     planned = _read(await _call([words[0], "--dry-run", "--json", *words[1:]]))
     folder = os.path.dirname(planned[0]["dir"]) if planned else ""
     left = [run["name"] for run in planned if run["left"]]
@@ -304,13 +304,13 @@ async def _start(words: list[str], notes: list[str], *, dry_run: bool) -> dict[s
 
 
 def _shorten(found: Any, notes: list[str]) -> dict[str, Any]:
-    """Make an answer small enough: rows lose their end, a text its beginning; a larger object is refused."""
+    """Limit an answer to `_MOST_CHARACTERS`: cut the last rows or a text's beginning; refuse a larger object."""
     more = [f"{len(notes) - _MOST_NOTES} more notes are left out"] if len(notes) > _MOST_NOTES else []
     notes = [*(note[:_MOST_OF_NOTE] for note in notes[:_MOST_NOTES]), *more]
     room = _MOST_CHARACTERS - _FRAME - _measure(notes)
     if isinstance(found, str):
         text = found[max(0, len(found) - room) :]
-        text = text[max(0, _measure(text) - room) :]  # JSON quotes some characters
+        text = text[max(0, _measure(text) - room) :]  # JSON escapes some characters
         if len(text) < len(found):
             notes.append(f"only the last {len(text)} of {len(found)} characters")
         return {"text": text, **({"notes": notes} if notes else {})}

@@ -1,4 +1,4 @@
-"""`assay completion`: the words that a shell offers after TAB. The scripts in `shells/` only ask for them."""
+"""`assay completion`: prints the words that a shell offers after TAB. The scripts in `shells/` call it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ GROUP = Group(
     },
 )
 SHELLS = ("bash", "zsh", "fish")
-_LONGEST_S = 3  # the user waits for the answer
+_LONGEST_S = 3  # seconds: the user waits for the words
 
 Complete = Callable[[str], tuple[str, Sequence[tuple[str, str]]]]
 
@@ -60,7 +60,7 @@ def install(request: InstallRequest, console: Console) -> int:
 
 
 def _find_files(shell: str) -> tuple[Path, Path | None]:
-    """Return the script, and a file that every shell reads; None: the shell finds the script by itself."""
+    """Return the paths of the script and of the shell's startup file; None: the shell finds the script without it."""
     home = Path.home()
     if shell == "fish":
         return Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config") / "fish/completions/assay.fish", None
@@ -70,7 +70,7 @@ def _find_files(shell: str) -> tuple[Path, Path | None]:
 
 
 def _add_line(path: Path, line: str) -> bool:
-    """Add a line unless it exists; return False if it did. The file is extended in place: it may be a link."""
+    """Append a line unless the file has it; return whether it was added. The file may be a link: it is not replaced."""
     text = read_text(str(path)) if path.exists() else ""
     if line in text.splitlines():
         return False

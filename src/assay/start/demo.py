@@ -21,7 +21,7 @@ from assay.system.terminal import paint, terminal_width, use_color
 from assay.values.options import Request, option
 
 _PROGRAM = "charlm"
-NEEDS = ("numpy", "scipy")  # for the training program, and the judges of its curves
+NEEDS = ("numpy", "scipy")  # packages of the training program and of the comparison of its curves
 
 
 class Edit(NamedTuple):
@@ -52,7 +52,7 @@ def find_examples() -> Path:
 
 
 def lay_out(folder: Path) -> Path:
-    """Copy the example to a folder; existing files stay."""
+    """Copy the example to a folder; existing files are kept."""
     if any(find_spec(name) is None for name in NEEDS):
         raise MissingExtraError("the demo's training program", "demo")
     target, source = folder / _PROGRAM, find_examples() / _PROGRAM
@@ -68,7 +68,7 @@ def lay_out(folder: Path) -> Path:
 
 @contextmanager
 def edited(path: Path, edit: Edit) -> Iterator[bool]:
-    """Edit the program, and undo it at the end; yields False if the program no longer has the line."""
+    """Edit the program and restore it at the end; yield False if the program no longer has the line."""
     text = path.read_text(encoding="utf-8")
     if text.count(edit.before) != 1:
         yield False
@@ -134,7 +134,7 @@ def find_hidden() -> str | None:
 def show_next(where: str, hidden: str | None) -> None:
     _say("What to try next:")
     if hidden is not None:
-        print(f"  export PATH={shlex.quote(hidden)}:$PATH", flush=True)  # one line, whatever the width
+        print(f"  export PATH={shlex.quote(hidden)}:$PATH", flush=True)  # printed as one line on any terminal
     _say(f"  cd {where}")
     _say("  assay serve: all of this in the browser (or at the end of the demo: --serve)")
     _say("  assay ls charlm; assay show RUN; assay logs RUN; assay diff RUN RUN")
@@ -161,7 +161,7 @@ def serve(call: Call) -> int:
 
 
 def _show_convergence(call: Call) -> int:
-    """Gather, then check a harmless change and a bug; return 0 if both verdicts are right."""
+    """Record a golden, then check a harmless change and a bug against it; return 0 if both verdicts are right."""
     _say("Second question: does training still converge after a change? golden.yml says what to record and compare:")
     _show_file("golden.yml", _excerpt("golden.yml", "golden:"))
     _say("Record a good training once, at its checkpoints; the segments are repeated to measure the noise.")
@@ -211,7 +211,7 @@ def _paint(text: str, style: str) -> str:
 
 
 def _excerpt(name: str, start: str = "") -> str:
-    """Return the file without its leading comment; with `start` only that section."""
+    """Return the file without its leading comment; with `start`, only the section that begins with it."""
     lines = Path(name).read_text(encoding="utf-8").splitlines(keepends=True)
     is_start = [bool(line.strip()) and not line.startswith("#") and line.startswith(start) for line in lines]
     first = is_start.index(True) if any(is_start) else 0

@@ -1,4 +1,4 @@
-"""Reads the flags of a script from its text: argparse, click and Hydra. Nothing of it is executed."""
+"""Reads the argparse, click or Hydra flags of a script from its text, without executing the script."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SWITCHES = ("store_true", "store_false", "BooleanOptionalAction", "count", "sto
 
 
 class ScriptFlag(NamedTuple):
-    """`words`: the arguments of the command, with the parameter in them. `default`: None if missing or computed."""
+    """A flag. `words`: its part of the command, with the parameter. `default`: None if missing or computed."""
 
     name: str
     words: str
@@ -31,11 +31,11 @@ class ScriptFlag(NamedTuple):
 class Flags(NamedTuple):
     tool: str  # "": the script has no flags
     found: tuple[ScriptFlag, ...]
-    file: str  # the file that defines them
+    file: str  # the file that defines the flags
 
 
 def read_flags(path: str) -> Flags:
-    """Return the flags of the script; if it has none, of the first module of its folder with some that it imports."""
+    """Return the flags of a script; if it has none, those of the first module in its folder that it imports."""
     tree = _parse(path)
     for file, each in ((path, tree), *_find_modules(path, tree)):
         for tool, read in (("argparse", _read_argparse), ("click", _read_click)):
@@ -49,7 +49,7 @@ def read_flags(path: str) -> Flags:
 
 def _parse(path: str) -> ast.Module:
     try:
-        return ast.parse(read_text(path).encode("utf-8", "surrogateescape"), path)  # bytes may name their encoding
+        return ast.parse(read_text(path).encode("utf-8", "surrogateescape"), path)  # bytes may declare an encoding
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from error
     except (SyntaxError, ValueError) as error:
@@ -86,7 +86,7 @@ def _read_click(tree: ast.Module) -> Iterator[ScriptFlag | None]:
         is_argument = not any(name.startswith("-") for name in names)
         if names and names[0].isascii():
             is_switch = given.get("is_flag") is True or isinstance(given.get("default"), bool)
-            is_off = given.get("default") is True and any("/" in name for name in names)  # for --shout/--no-shout
+            is_off = given.get("default") is True and any("/" in name for name in names)  # as in --shout/--no-shout
             names = [name.split("/")[-1 if is_off else 0].strip() for name in names]
             given = {"required": is_argument, **given, **({"default": False} if is_off else {})}
             yield _build_flag(names, given, is_switch=is_switch, several=False)
@@ -99,7 +99,7 @@ def _find_calls(tree: ast.Module, name: str) -> list[ast.Call]:
 
 
 def _read_call(call: ast.Call) -> tuple[list[str], dict[str, Any]]:
-    """Return the names in a call, and its keywords that are plain values; other defaults are None."""
+    """Return the strings among a call's arguments, and its keywords; None for a keyword that is not a plain value."""
     names = [str(each.value) for each in call.args if isinstance(each, ast.Constant) and isinstance(each.value, str)]
     given: dict[str, Any] = {}
     for word in call.keywords:
@@ -112,7 +112,7 @@ def _read_call(call: ast.Call) -> tuple[list[str], dict[str, Any]]:
 
 
 def _build_flag(names: list[str], given: Mapping[str, Any], *, is_switch: bool, several: bool) -> ScriptFlag | None:
-    """Return the flag; None if it is not a long flag, which without a value could not be left out of a command."""
+    """Return the flag; None if it is short or positional, optional and without a value: commands could not omit it."""
     flag = next((name for name in names if name.startswith("--")), names[0])
     name, default, is_long = flag.lstrip("-"), given.get("default"), flag.startswith("--")
     is_required = bool(given.get("required")) or (name == flag and given.get("nargs") not in ("?", "*"))
@@ -146,7 +146,7 @@ def _find_hydra(tree: ast.Module, path: str) -> str | None:
 
 
 def _read_hydra(path: str) -> Iterator[ScriptFlag]:
-    """Yield the groups of `defaults` and the plain values; `???` needs a value, references to others are left out."""
+    """Yield the groups of `defaults` and the plain values; `???` is a required value; references are left out."""
 
     def walk(content: Mapping[Any, Any], before: str) -> Iterator[ScriptFlag]:
         for name, value in ((f"{before}{key}", value) for key, value in content.items()):

@@ -27,8 +27,8 @@ from assay.values.options import Request, argument, option
 from assay.values.run import build_command
 from assay.values.study import Pattern, is_study_name
 
-_MOST_BYTES = 1 << 18  # of its first output
-_GRACE_S = 3.0  # between SIGTERM and SIGKILL
+_MOST_BYTES = 1 << 18  # bytes of the script's output that are read
+_GRACE_S = 3.0  # seconds between SIGTERM and SIGKILL
 _YAML_WORDS = ("true", "false", "null", "yes", "no", "on", "off")
 
 
@@ -44,7 +44,7 @@ class InitRequest(Request):
 
 class _Output(NamedTuple):
     text: str
-    ending: str  # how the script ended, for people
+    ending: str  # how the script ended, as a message
 
 
 def init(request: InitRequest, console: Console) -> int:
@@ -60,7 +60,7 @@ def init(request: InitRequest, console: Console) -> int:
     output = _see_output(request, script, missing, console)
     guesses = guess_patterns(output.text.splitlines(), [flag.name for flag in flags.found])
     text = "".join(f"{line}\n" for line in _render(script, target, flags, guesses))
-    # the file can be read, and its patterns match the output that they were guessed from
+    # check that the file can be loaded, and that its patterns match the output that they were guessed from
     patterns = [each for each in load_study(target, LoadOptions(text=text)).metrics if isinstance(each, Pattern)]
     found = Extractor(patterns).feed(f"{output.text}\n".encode())
     lost = [each.metric for each in guesses if each.metric not in (*found, "step", "epoch")]
@@ -88,7 +88,7 @@ def _check_paths(request: InitRequest) -> tuple[str, str]:
     return script, target
 
 
-# ---------------------------------------------------------------- what it prints
+# ---------------------------------------------------------------- what the script prints
 
 
 def _see_output(request: InitRequest, script: str, missing: Sequence[str], console: Console) -> _Output:
@@ -101,7 +101,7 @@ def _see_output(request: InitRequest, script: str, missing: Sequence[str], conso
     console.print(f"running it for at most {request.seconds:g} s, to see what it prints: {shown}")
     with tempfile.TemporaryDirectory(prefix="assay-init-") as folder:
         log = os.path.join(folder, "output")
-        environment = os.environ | {"PYTHONUNBUFFERED": "1", "ASSAY_ROOT": folder}  # for assay.log
+        environment = os.environ | {"PYTHONUNBUFFERED": "1", "ASSAY_ROOT": folder}  # ASSAY_ROOT is for assay.log
         with open(log, "wb") as file:
             process = subprocess.Popen(
                 [python, script, *request.arguments],
@@ -127,7 +127,7 @@ def _see_output(request: InitRequest, script: str, missing: Sequence[str], conso
 
 
 def _end(process: subprocess.Popen[bytes]) -> int | None:
-    """Return the exit code of a process; None if it had to be ended, with everything that it started."""
+    """Return the exit code of a process; None if it was still running. End it, and the processes that it started."""
     code = process.poll()
     everything = {process.pid, *find_descendants(process.pid)}
     if code is None:
@@ -149,7 +149,7 @@ _PAIR = re.compile(
     r"(?P<number>[-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?)(?![\w.])",
     re.IGNORECASE,
 )
-_STEPS = ("step", "global_step", "iteration", "iter", "it", "epoch")  # the first one that is printed is the position
+_STEPS = ("step", "global_step", "iteration", "iter", "it", "epoch")  # the first name that is printed is the position
 _METRIC = r"loss|acc|err|score|reward|perplexity|ppl|bleu|f1|auc|mse|mae|psnr"
 _NOT = ("time", "eta", "elapsed", "took", "seconds", "sec", "version", "seed")
 _MOST_METRICS = 8
@@ -158,12 +158,12 @@ _MOST_METRICS = 8
 class Guess(NamedTuple):
     metric: str
     pattern: str
-    line: str  # the first matching line as it is shown: a long one from the name on
+    line: str  # the first matching line as it is shown: a long line is shown from the name on
     lines: int
 
 
 def guess_patterns(lines: Iterable[str], params: Collection[str]) -> list[Guess]:
-    """Return the position first, then metrics in the order of the output. Parameters are not metrics."""
+    """Return the guess for the position, then metrics in the order of the output. Parameters are not metrics."""
     found: dict[str, Guess] = {}
     decimal: set[str] = set()
     for line in lines:
@@ -193,7 +193,7 @@ def _is_metric(name: str, decimal: Collection[str], params: Collection[str]) -> 
 
 
 def _separate(guess: Guess, found: Collection[str]) -> Guess:
-    """Exclude longer names that end with this one: `loss` must not match `val loss`."""
+    """Exclude longer names that end with the guessed one: the pattern of `loss` must not match `val loss`."""
     fronts = [other.removesuffix(guess.metric) for other in found if other.endswith(guess.metric)]
     guards = "".join(f"(?<!{re.escape(front)})" for front in fronts if front).replace("\\ ", " ")
     return guess._replace(metric=guess.metric.lower().replace(" ", "_"), pattern=guards + guess.pattern)

@@ -1,7 +1,7 @@
 """The values that an option or an argument may have, by its metavar: STUDY, RUN, METRIC …
 
-A plug-in adds a metavar with a function `complete.METAVAR`. Nothing is refreshed: names are those of the folders, and
-of the index in its current state.
+A plug-in adds a metavar with a function `complete.METAVAR`. Studies and runs are read from the folders, metrics and
+parameters from the index, which is not refreshed.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from assay.record.folders import find_run_dirs
 from assay.system.files import index_path
 
 _NAMED = ("studies", "study", "names", "run")  # fields that name studies or runs
-_SAMPLE = 300  # the newest runs, whose metrics and parameters are offered
+_SAMPLE = 300  # number of the newest runs whose metrics and parameters are offered
 
 
 def list_values(
     metavar: str, incomplete: str, given: Mapping[str, Any], line: Sequence[str], *, is_argument: bool
 ) -> Iterable[str] | None:
-    """Return values to offer; None: files. `given`: the command's fields so far. `line`: the words before this one."""
+    """Return values to offer; None: the shell offers files. `given`: the fields so far. `line`: the words so far."""
     words = set(re.findall("[A-Z]+", metavar)) if "=" not in metavar else set()
     if words & {"FILE", "PATH", "DIR", "MODEL", "EXPECTED", "ACTUAL"}:
         return None
@@ -44,7 +44,7 @@ def _find_studies(given: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _list_runs(given: Mapping[str, Any], incomplete: str, *, with_studies: bool) -> Iterator[str]:
-    """Yield the runs of the study before the slash; without a slash, the studies."""
+    """Yield the runs of the study that `incomplete` names before a slash; without a slash, yield the studies."""
     for root, study in _find_studies(given):
         if incomplete.startswith(f"{study}/"):
             yield from (f"{study}/{os.path.basename(path)}" for path in find_run_dirs(os.path.join(root, study)))
@@ -53,14 +53,14 @@ def _list_runs(given: Mapping[str, Any], incomplete: str, *, with_studies: bool)
 
 
 def _list_columns(metavar: str, given: Mapping[str, Any], line: Sequence[str]) -> Iterator[str]:
-    """Yield columns of the studies on the line; of all studies if it names none."""
-    if not any(field in given for field in _NAMED):  # metrics of benchmarks are not those of studies
+    """Yield the columns of the studies that the line names; if it names none, the columns of all studies."""
+    if not any(field in given for field in _NAMED):  # a command of benchmarks has other metrics than studies
         return
     words = {word.partition("/")[0] for word in line}
     known = list(_find_studies(given))
     named = [(root, study) for root, study in known if study in words]
     for root in {root for root, _ in named or known}:
-        if os.path.exists(index_path(root, os.environ)):  # no index is made here, and no server is asked
+        if os.path.exists(index_path(root, os.environ)):  # only an existing index of this machine is read
             yield from _ask_index(root, [study for where, study in named if where == root], metavar)
 
 

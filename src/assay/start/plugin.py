@@ -1,4 +1,4 @@
-"""The first hour: a demonstration, a study file for a script, and completion in the shell."""
+"""The plug-in for new users: a demonstration, a study file for a script, and completion in the shell."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From two names on the command line to a comparison: find runs and folders, load their traces, read pairs of names."""
+"""Builds a comparison from two names on the command line: finds runs and folders, loads traces, reads name pairs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Traces:
 
 
 def load_recording(name: str, root: str | None = None) -> Traces:
-    """Load a run by its name, its directory, or the folder of its trace."""
+    """Load the traces of a run by the run's name, its directory, or the folder of its traces."""
     label, folder, found = find_traces(name, root)
     run_dir = _find_run(folder)
     others = sorted(os.listdir(os.path.join(run_dir, TRACE_DIR))) if run_dir else []
@@ -59,7 +59,7 @@ def _find_run(folder: str) -> str | None:
 
 
 def _load_ranks(folders: Sequence[str]) -> tuple[Trace, ...]:
-    """Load one trace for each rank: of several processes with the same rank the one with the most rows."""
+    """Load one trace for each rank; if several processes have the same rank, the trace with the most rows."""
     ranks: dict[int, Trace] = {}
     for trace in map(load_trace, folders):
         release(trace.rows)
@@ -70,7 +70,7 @@ def _load_ranks(folders: Sequence[str]) -> tuple[Trace, ...]:
 
 
 def compare(a: Traces, b: Traces, names: str | None = None) -> Comparison:
-    """Compare traces. `names`: a file of lines `NAME-IN-A = NAME-IN-B` of known names; `*` stands for the same text."""
+    """Compare traces. `names`: a file of lines `NAME-IN-A = NAME-IN-B`; `*` stands for the same text in both names."""
     mine, theirs = build_sides(a.ranks, b.ranks)
 
     def find_problem(left: str, right: str) -> str:

@@ -1,4 +1,4 @@
-"""`assay golden explain` and `golden check --explain`: what began a difference from a golden.
+"""`assay golden explain` and `golden check --explain`: find what began a difference from a golden.
 
 The golden's code and the current code are executed with traces, from the checkpoint before the first bad window.
 """
@@ -34,7 +34,7 @@ class ExplainOptions(Request):
 
 
 def explain_test(context: GoldenContext, report: GoldenTestReport, hooks: RunHooks) -> tuple[str, ...]:
-    """Return lines for the report of a check: what began the first window that is not good."""
+    """Return lines for the report of a check: what began the first window that did not pass."""
     bad = [segment for segment in report.segments if segment.verdict.kind is not VerdictKind.PASS]
     if not bad:
         return ("nothing to explain: every segment passed",) if report.segments else ()

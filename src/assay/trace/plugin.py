@@ -1,4 +1,4 @@
-"""Traces of torch programs: where do two of them begin to differ?"""
+"""The plug-ins that record traces of torch programs, and find where two traces begin to differ."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The flow of `assay trace run`: a run whose program records itself."""
+"""The flow of `assay trace run`: executes a run whose program records itself."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ STUDY = "traces"
 COMMAND = "program"
 PROOF = "proof"
 _PROVED = ("loss", "gradient", "parameter", "optimiser")  # phases whose tensors must be equal in a second execution
-_INSIDE = f"{TRACE_DIR}/inside"  # what the program loads, in the run directory
-_PACKAGE = "assay_trace"  # its name there: the program may have another version of Assay, or none
+_INSIDE = f"{TRACE_DIR}/inside"  # the folder in the run directory with the modules that the program loads
+_PACKAGE = "assay_trace"  # the package of the copied modules: the program may have another Assay, or none
 
 
 class TraceStep(RunStep):
-    """A step of a study with `trace:`, or of `assay trace run`: its runs record themselves."""
+    """Makes the runs of a study with `trace:`, or of `assay trace run`, record themselves."""
 
     def begin(self, context: RunContext, loop: LoopSettings) -> LoopSettings:
         settings = context.prepared.study.extras.get("trace")
@@ -54,7 +54,7 @@ class TraceStep(RunStep):
 
 
 def trace_spec(spec: RunSpec, settings: TraceSettings) -> RunSpec:
-    """Add the variables that load the recorder to a run."""
+    """Add to a run the environment variables that load the recorder."""
     env = dict(spec.env)
     before = env.get("PYTHONPATH") or spec.pythonpath or os.environ.get("PYTHONPATH")
     path = os.pathsep.join(filter(None, (f"{layout.RUN_DIR_REFERENCE}/{_INSIDE}", before)))
@@ -63,7 +63,7 @@ def trace_spec(spec: RunSpec, settings: TraceSettings) -> RunSpec:
 
 
 def write_inside(run_dir: str) -> None:
-    """Copy the modules that the program loads; a run directory is complete by itself."""
+    """Copy the modules that the program loads, so that the run directory is complete by itself."""
     folder = os.path.join(run_dir, _INSIDE)
     os.makedirs(os.path.join(folder, _PACKAGE), exist_ok=True)
     for source in files("assay.trace.inside").iterdir():
@@ -90,7 +90,7 @@ def record_program(
     name = f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(2).hex()}"
     text = shlex.join(words)
     commands = [Command(COMMAND, text)]
-    for each, own in further.items():  # the metrics of these executions are not the run's
+    for each, own in further.items():  # the metrics of these executions are not metrics of the run
         folder = f'{layout.ENV_RUN_DIR}="{layout.RUN_DIR_REFERENCE}/{TRACE_DIR}/{each}"'
         commands.append(Command(each, f"{folder} {ENV_TRACE}={shlex.quote(own)} {text}"))
     params = {"name": name}
@@ -100,7 +100,7 @@ def record_program(
 
 
 def judge_proof(traced: Sequence[Trace], again: Sequence[Trace]) -> tuple[VerdictKind, str]:
-    """Judge the proof. PASS: equal bit for bit. INCONCLUSIVE: different, perhaps from a non-deterministic program."""
+    """Judge the proof. PASS: all tensors are equal. INCONCLUSIVE: some differ; the program may be nondeterministic."""
     last = max((int(each["step"]) for trace in again for each in trace.steps), default=0)
     first, second = _collect_hashes(traced, last), _collect_hashes(again, last)
     shared = first.keys() & second.keys()

@@ -1,4 +1,4 @@
-"""Read a trace in `trace/rank-R/` of a run directory. `docs/reference/formats-results.md` describes the files."""
+"""Reads a trace in `trace/rank-R/` of a run directory. `docs/reference/formats-results.md` describes the files."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _FOLDER = re.compile(r"rank-(\d+)(?:\.(\d+))?")
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A tensor at one place of the program, which is recorded in every traced step."""
+    """A tensor at one point of the program; every traced step records the tensor."""
 
-    phase: str  # input, forward, loss, backward, gradient, parameter, optimiser
+    phase: str  # input, forward, loss, backward, gradient, parameter, optimiser, buffer
     module: str
     kind: str
     name: str
@@ -41,7 +41,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Weight:
-    """A parameter's hashes, one for each row of values that are rounded to bf16."""
+    """The hashes of a parameter: one for each row, with the values rounded to bf16."""
 
     module: str
     name: str
@@ -51,7 +51,7 @@ class Weight:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """What one process recorded. `rows` is a numpy array of records, mapped from the file."""
+    """The record of one process. `rows` is a numpy array of records, mapped from the file."""
 
     folder: str
     meta: Mapping[str, Any]
@@ -63,7 +63,7 @@ class Trace:
 
 
 def list_traces(run_dir: str, below: str = "") -> list[str]:
-    """List the folders of processes that recorded something, by rank; `below`: `noise-1` for a perturbed execution."""
+    """List the folders of processes that recorded something, by rank. `below`: a folder in `trace`, as `noise-1`."""
     folder = os.path.join(run_dir, TRACE_DIR, below)
     names = os.listdir(folder) if os.path.isdir(folder) else []
     found = [(match, name) for name in names if (match := _FOLDER.fullmatch(name))]
@@ -72,7 +72,7 @@ def list_traces(run_dir: str, below: str = "") -> list[str]:
 
 
 def load_trace(folder: str) -> Trace:
-    """Load the complete lines and rows; the last one may be cut off if the process was killed. Raises FormatError."""
+    """Load the complete lines and rows of a trace; after a kill, the last may be cut off. Raises FormatError."""
     try:
         return _load_trace(folder)
     except (OSError, AttributeError, KeyError, TypeError, ValueError) as error:
@@ -100,13 +100,13 @@ def _load_trace(folder: str) -> Trace:
     rows = np.memmap(path, kind, "r", shape=(count,)) if count else np.zeros(0, kind)
     known = rows["point"] < len(points)
     whole = rows if known.all() else rows[: int(known.argmin())]
-    written = max((int(each.get("rows") or 0) for each in steps), default=0)  # a copy may have fewer
+    written = max((int(each.get("rows") or 0) for each in steps), default=0)  # a copied file may have fewer rows
     is_whole = any(each.get("end") for each in lines) and len(whole) >= written
     return Trace(folder, meta, points, whole, steps, tuple(_load_weights(folder)), is_whole)
 
 
 def _load_lines(path: str) -> Iterator[dict[str, Any]]:
-    """Yield the lines up to the first one that is cut off."""
+    """Yield the lines of a file up to the first one that is cut off or damaged."""
     if not os.path.exists(path):
         return
     with open(path, "rb") as file:

@@ -1,4 +1,4 @@
-"""Documents of two traces, or of one: the answer, the points around it, error over depth and steps; a trace's rows."""
+"""Builds documents: the comparison of two traces (verdict, table, charts), the verdict on one, the listing of one."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ from assay.values.plain import build_plain
 from assay.values.table import Column, Table
 from assay.values.verdict import Verdict, VerdictKind
 
-_BEFORE, _AFTER = 5, 6  # rows of the table around the first wrong one
-_MOST_NAMES = 40  # names of points on an axis
-_MOST_ROWS = 400  # rows of the page's table
+_BEFORE, _AFTER = 5, 6  # rows of the table before the first difference, and from it on
+_MOST_NAMES = 40  # the most names of points on an axis
+_MOST_ROWS = 400  # the most points of a chart whose points have texts
 Growth = tuple[int, float, float]  # step, error, noise
 
 
@@ -91,7 +91,7 @@ def _build_diff(a: Traces, b: Traces, found: Comparison) -> Document:
 def _list_answers(title: str, verdict: Verdict) -> Iterator[Block]:
     yield Only(("html", "markdown"), (Heading(title, verdict.kind, level=1),))
     answers = []
-    for finding in sorted(verdict.findings, key=lambda each: each.kind is VerdictKind.PASS):  # a doubt comes first
+    for finding in sorted(verdict.findings, key=lambda each: each.kind is VerdictKind.PASS):  # PASS findings come last
         subject = "" if finding.subject in finding.message else f" {finding.subject}"
         spans = (Span(str(finding.kind), str(finding.kind)), f"{subject}: {finding.message}")
         answers.append(Text(spans, role="answer"))
@@ -132,7 +132,7 @@ def _list_first(first: First) -> Iterator[tuple[str, str]]:
 
 
 def _shorten(source: str) -> str:
-    """Return a path relative to the working directory, if it is below that."""
+    """Return a source with its path relative to the working directory, if the path is below this directory."""
     path, _, line = source.rpartition(":")
     return f"{os.path.relpath(path)}:{line}" if path.startswith(os.getcwd() + os.sep) else source
 
@@ -141,7 +141,7 @@ def _shorten(source: str) -> str:
 
 
 def _choose_rows(found: Comparison) -> list[int]:
-    """Choose the rows around the first wrong one; if there is none, those with the largest errors."""
+    """Choose the rows around the first difference; without a difference, the rows with the largest errors."""
     if found.first is not None and found.first.index >= 0:
         at = found.first.index
         return list(range(max(0, at - _BEFORE), min(len(found.compared.a), at + _AFTER)))
@@ -150,7 +150,7 @@ def _choose_rows(found: Comparison) -> list[int]:
 
 
 def _build_point(found: Comparison, number: int) -> dict[str, Any]:
-    """Build the facts about a row for the page."""
+    """Build the facts about a compared row."""
     compared = found.compared
     i, j = int(compared.point[number]), int(compared.other[number])
     squares = found.a.rows["sumsq"][int(compared.a[number])], found.b.rows["sumsq"][int(compared.b[number])]
@@ -233,7 +233,7 @@ def _build_charts(found: Comparison, growth: Sequence[Growth]) -> Iterator[Block
 def _build_depth(found: Comparison, step: int) -> Chart:
     """Build a chart of every point of a step, in the order of execution."""
     compared, first = found.compared, found.first.index if found.first else -1
-    is_state = found.a.find_phases("optimiser")[compared.point]  # states lie between parameters, and have other units
+    is_state = found.a.find_phases("optimiser")[compared.point]  # states come between parameters, and have other units
     numbers = [n for n in np.flatnonzero(compared.step == step).tolist() if n == first or not is_state[n]]
     keys = [found.a.keys[int(compared.point[n])] for n in numbers]
     names, marks = [_join(key) for key in keys], [float(x) for x, n in enumerate(numbers) if n == first]
@@ -242,7 +242,7 @@ def _build_depth(found: Comparison, step: int) -> Chart:
     texts = [f"{key[0]} {name}\nerror {render_error(error)}" for key, name, (error, _) in shown]
     title = f"step {step}, in the order of execution"
     ticks = [(float(x), name) for x, name in enumerate(names)]
-    if len(names) > _MOST_NAMES:  # some of them, and the first difference
+    if len(names) > _MOST_NAMES:  # name some points, and the first difference
         stride = math.ceil(len(names) / 12)
         apart = [tick for tick in ticks[::stride] if all(abs(tick[0] - at) > stride / 2 for at in marks)]
         ticks = sorted([*apart, *(ticks[int(at)] for at in marks)])
@@ -253,7 +253,7 @@ def _draw(
     title: str, errors: Sequence[tuple[float, float]], marks: Sequence[float], texts: Sequence[str],
     ticks: Sequence[tuple[float, str]], has_noise: bool,
 ) -> Chart:  # fmt: skip
-    """Draw a chart. `errors`: of each point, with its noise. `marks`: the first difference."""
+    """Draw a chart. `errors`: the error and noise of each point. `marks`: the position of the first difference."""
     bounds = [WITHIN * noise for _, noise in errors] if has_noise else []
     scale = _Log([*(error for error, _ in errors), *bounds])
     points = [(float(x), scale.y(error)) for x, (error, _) in enumerate(errors)]
@@ -282,7 +282,7 @@ def _list_growth(found: Comparison) -> list[Growth]:
     return growth
 
 
-# ---------------------------------------------------------------- what a trace holds
+# ---------------------------------------------------------------- what a trace contains
 
 _COLUMNS = (
     Column("step", "number", digits=None), Column("phase"), Column("module", cut="left"), Column("tensor"),

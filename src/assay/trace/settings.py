@@ -32,7 +32,7 @@ class TraceSettings:
     placement: tuple[tuple[str, str], ...] = ()
 
     def render(self, **more: Any) -> str:
-        """Return the text of the variable that the traced program reads."""
+        """Return the value of the environment variable that the traced program reads."""
         facts = {"steps": self.steps, "level": self.level, "in": self.only, "keep": self.keep, "inside": self.inside}
         more |= {"placement": self.placement} if self.placement else {}
         return json.dumps({**facts, **more}, separators=(",", ":"))
@@ -79,12 +79,12 @@ def read_trace(fields: Fields, top: Mapping[str, Item], _sweeps: object) -> Trac
 
 
 def load_placement(path: str, _flag: str) -> tuple[tuple[str, str], ...]:
-    """Load lines `PATTERN = PLACEMENT`."""
+    """Load lines `PATTERN = PLACEMENT` of a file."""
     return tuple(load_pairs(path, lambda _, text: "" if is_placement(text) else f"{text!r} is not {NOTATION}"))
 
 
 def load_pairs(path: str, find_problem: Callable[[str, str], str]) -> list[tuple[str, str]]:
-    """Load lines `LEFT = RIGHT` of a file; all problems are reported."""
+    """Load lines `LEFT = RIGHT` of a file; raise ConfigError with the problems of all lines."""
     try:
         lines = read_text(path, "strict").splitlines()
     except (OSError, UnicodeDecodeError) as error:

@@ -1,4 +1,4 @@
-"""Traces of runs on the page: two of them compared, or one alone."""
+"""The page of traces: the traces of two runs compared, or the trace of one run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from assay.trace.records import list_traces
 from assay.values.document import Block
 from assay.web.api import Navigation, Pages, build_address, get, get_site
 
-_MOST_RUNS = 300  # the most runs, newest first
+_MOST_RUNS = 300  # the most runs that are listed, newest first
 
 
 def show(request: Request) -> Response:
@@ -34,8 +34,8 @@ def show(request: Request) -> Response:
             from assay.trace.report import build_report
 
             document, _ = build_report(load_recording(known[a]), load_recording(known[b]) if b else None)
-            blocks = document.blocks[1:]  # without its heading
-    except AssayError as error:  # damaged, or of another version
+            blocks = document.blocks[1:]  # without the document's heading
+    except AssayError as error:  # the trace is damaged, or of another version
         problem = error.message
     return site.render(request, "traces.html", keys=list(known), a=a, b=b, blocks=blocks, problem=problem)
 

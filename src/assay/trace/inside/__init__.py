@@ -1,1 +1,1 @@
-"""Modules that a traced program loads: they use only torch and the standard library. The run directory has a copy."""
+"""Modules that a traced program loads from a copy in the run directory: they use torch and the standard library."""

@@ -1,4 +1,4 @@
-"""torch.compile and traces: dynamo does not see our hooks, so that compiled regions are the same as without them."""
+"""torch.compile and traces: the recorder's hooks are hidden from dynamo, so that regions compile as without a trace."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def hide_from_dynamo(function: Any, *, is_deep: bool = True) -> None:
 
 
 def watch_compiler() -> Callable[[], None]:
-    """Remove the global hooks while dynamo traces; called when torch._dynamo is loaded. Returns its undo function."""
+    """Remove the global hooks while dynamo traces. Call this when torch._dynamo is loaded. Returns an undo function."""
     from torch._dynamo.callback import callback_handler as handler
     from torch.nn.modules import module
 
     hidden: list[tuple[Any, dict[Any, Any]]] = []
     start, end = handler.run_start_callbacks, handler.run_end_callbacks
 
-    def run_start(args: Any) -> None:  # not one of dynamo's callbacks: torch._dynamo.reset() removes those
+    def run_start(args: Any) -> None:  # dynamo's own callbacks are not used: torch._dynamo.reset() removes them
         start(args)
         if _inside:
             _inside[0].name_modules()
@@ -59,7 +59,7 @@ def watch_compiler() -> Callable[[], None]:
 
 
 class _Inside:
-    """Modules by number, for an operation that compiled code calls with that number."""
+    """The modules by number, and the operation that compiled code calls with the number of a module."""
 
     def __init__(self, rows: Any, names: Any, hooks: Any, guard: Any) -> None:
         import torch
@@ -96,10 +96,10 @@ class _Inside:
 
 def watch_inside(rows: Any, names: Any, hooks: Any, guard: Any) -> Callable[[], None]:
     """Make code that is compiled from now on record the outputs of its modules. Dynamo compiles again when the global
-    hooks change: these two stay until the end, on every step."""
+    hooks change, so the two hooks stay until the end, on every step."""
     _inside[:] = [_Inside(rows, names, hooks, guard)]
     for each in (_enter_inside, _leave_inside):
-        hide_from_dynamo(each)  # not compiled as a region; inside a region dynamo traces it
+        hide_from_dynamo(each)  # a hook is not compiled as a region; inside a region dynamo traces it
     hooks.hold(_enter_inside, _leave_inside)
 
     def undo() -> None:
@@ -117,7 +117,7 @@ def _enter_inside(module: Any, args: Any) -> None:
 
 
 def _leave_inside(module: Any, args: Any, *rest: Any) -> None:
-    """Record a module's output; for dynamo this is nothing but the operation."""
+    """Record a module's output; dynamo compiles this function to the operation alone."""
     import torch
 
     if not torch.compiler.is_compiling():
@@ -132,7 +132,7 @@ def _leave_inside(module: Any, args: Any, *rest: Any) -> None:
 
 
 def count_graphs() -> dict[str, int]:
-    """Return the graphs, breaks and compiled frames so far: those of a program that is not traced must be the same."""
+    """Return the numbers of graphs, breaks and compiled frames so far, which must be the same without a trace."""
     if "torch._dynamo.utils" not in sys.modules:
         return {}
     counters = sys.modules["torch._dynamo.utils"].counters

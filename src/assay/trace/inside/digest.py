@@ -1,13 +1,13 @@
-"""A tensor as 304 bytes: hash, counts, sums and a linear sketch, by torch operations that work on every device.
+"""Digests a tensor to 304 bytes: hash, counts, sums and a linear sketch, by torch operations for every device.
 
 For element i of the whole tensor let j = i mod 65536 and b = i div 65536.
     hash          Σ g(b) · h(k) · (bits(x_i) XOR t(k)) mod 2^64, of fixed pseudo-random words t, odd h and odd g
     sketch[i%64]  Σ s(j) · s(b) · x_i in float32, of fixed pseudo-random signs s
-`bits` is the element as a signed whole number of 32 bits, and k = j. Two elements of 16 bits are one such number, the
-first its lower half, and k = j div 2: what each adds depends on itself alone. One of 64 bits is two of them, and counts
-as two elements in the hash. What is not finite is counted, and is 0 in every sum.
+`bits` is an element of 32 bits as a signed integer, with k = j. Two elements of 16 bits are one integer, whose lower
+half is the first element, with k = j div 2: what an element adds does not depend on the other element. In the hash, an
+element of 64 bits counts as two elements of 32 bits. Values that are not finite are counted, and are 0 in every sum.
 
-A part of a tensor has a `Where`: its elements are runs of the whole one.
+A part of a tensor is described by a `Where`: the elements of the part are runs of elements of the whole tensor.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ Where = tuple[int, int, int]  # index of the first element in the whole tensor, 
 WHOLE: Where = (0, 1 << 62, 0)
 _U32, _U64 = (1 << 32) - 1, (1 << 64) - 1
 _ODD, _OTHER = 0x9E3779B9, 0x5BD1E995
-_TINY = 8  # bytes of a tensor that is digested as a number
-_ROWS = 4  # blocks processed together on the CPU: more of them do not fit its cache
+_TINY = 8  # the most bytes of a tensor whose digest is cached
+_ROWS = 4  # blocks processed together on the CPU: more blocks do not fit its cache
 _PART = 1 << 18  # elements whose indices are computed at once: about 20 MB
 
 
@@ -42,7 +42,7 @@ def mix32(x: Any) -> Any:
 
 
 def block_factors(number: Any) -> tuple[Any, Any]:
-    """Return the odd multiplier of a block's hash, of 31 bits, and the sign of its sketch; for numbers or tensors."""
+    """Return the odd multiplier (31 bits) of a block's hash and the sign of its sketch. `number`: also a tensor."""
     x = mix32((number + 1) ^ _OTHER)
     return (x >> 1) | 1, 1.0 - 2.0 * (x & 1)
 
@@ -76,32 +76,32 @@ def _cut_tables(first: int, length: int) -> tuple[Any, ...]:
 
 @lru_cache(256)
 def _load_scratch(thread: int, dtype: Any, *shape: int) -> Any:
-    """Return memory for intermediate values; each thread has its own."""
+    """Return memory for intermediate values; each thread has memory of its own."""
     import torch
 
     if shape != (_ROWS * BLOCK,):
         return _load_scratch(thread, dtype, _ROWS * BLOCK)[: math.prod(shape)].view(shape)
-    if dtype is torch.float32:  # both share memory, which leaves more of the cache
+    if dtype is torch.float32:  # float32 and int32 share memory, to use less of the cache
         return _load_scratch(thread, torch.int32, *shape).view(dtype)
     return torch.empty(shape, dtype=dtype, device="cpu")
 
 
 @lru_cache(4096)
 def _load_signs(number: int, rows: int) -> Any:
-    """Return the signs of the sketch for blocks from this number on."""
+    """Return the signs of the sketch for `rows` blocks from block `number` on."""
     import torch
 
     return block_factors(torch.arange(number, number + rows, device="cpu"))[1].to(torch.float32)
 
 
 def plain_tensor(tensor: Any) -> tuple[Any, int]:
-    """Return the values of any tensor as a dense one of real numbers, and flags; None: it has no values here."""
+    """Return the values of any tensor as a dense tensor of real numbers, and flags; None for one without values."""
     import torch
 
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
         tensor = tensor.trigger_wait() if hasattr(tensor, "trigger_wait") else tensor  # wait for a collective operation
         if hasattr(tensor, "__tensor_flatten__") and not tensor.is_nested:
-            return None, NO_VALUES  # the tensor only holds others
+            return None, NO_VALUES  # the tensor only contains other tensors
     is_fake = tensor.device.type == "meta" or type(tensor).__name__ in ("FakeTensor", "FunctionalTensor")
     if is_fake or torch._C._functorch.is_functorch_wrapped_tensor(tensor):  # noqa: SLF001 of torch.func: many, or none
         return None, NO_VALUES
@@ -117,7 +117,7 @@ def plain_tensor(tensor: Any) -> tuple[Any, int]:
     if tensor.is_complex():
         tensor, flags = torch.view_as_real(tensor.resolve_conj()), NOT_PLAIN
     if tensor.numel() and not tensor.data_ptr():
-        return None, NO_VALUES  # zeros that torch.func.jvp never makes, memory freed by FSDP: reading would crash
+        return None, NO_VALUES  # reading would crash: zeros of torch.func.jvp, or memory freed by FSDP
     return (tensor.resolve_neg() if tensor.is_neg() else tensor), flags
 
 
@@ -131,7 +131,7 @@ def digest_cpu(tensor: Any, where: Where = WHOLE) -> bytes:
 
 @lru_cache(1024)
 def _digest_tiny(data: bytes, dtype: Any) -> bytes:
-    """Return the digest of a number: the steps that an optimiser stores for each parameter are all the same."""
+    """Return the cached digest of a small tensor: an optimiser stores an equal step for each parameter."""
     import torch
 
     return _digest(torch.frombuffer(bytearray(data), dtype=dtype), WHOLE)
@@ -163,14 +163,14 @@ def _digest(flat: Any, where: Where) -> bytes:
 
 
 def _add_figures(part: Any, counts: list[int], sums: list[float], thread: int) -> Any:
-    """Add to not finite and zeros; to sum, sum of squares and largest. Returns the values in float32, finite."""
+    """Add to `counts` (not finite, zeros) and `sums` (sum, squares, largest). Returns float32, 0 if not finite."""
     import torch
 
     values = part if part.dtype in (torch.float32, torch.float64) else part.to(torch.float32)
     count, own = values.numel(), values.dtype
     spare = _load_scratch(thread, own, count)
     bits = torch.abs(values, out=spare).view(torch.int32 if own is torch.float32 else torch.int64)
-    least, largest = (each.view(own).item() for each in torch.aminmax(bits))  # for floats this takes twice as long
+    least, largest = (each.view(own).item() for each in torch.aminmax(bits))  # floats would take twice as long
     if not math.isfinite(largest):
         finite = torch.isfinite(values)
         values = torch.where(finite, values, 0)
@@ -187,9 +187,9 @@ def _add_figures(part: Any, counts: list[int], sums: list[float], thread: int) -
 
 
 def _split(flat: Any, first: int, length: int) -> Iterator[tuple[int, int, int, Any]]:
-    """Yield parts: the number of the first block, the position in it, how many blocks, or 1 for some of one, and the
-    elements. `first`: the index of the first element. Several blocks are one part, because each call of torch takes
-    time."""
+    """Yield parts of a tensor: the number of the part's first block, the position in this block, the number of blocks
+    (1 for a fraction of a block), and the elements. `first`: the index of the first element. A part has several blocks
+    because each call of torch takes time."""
     at, count = 0, flat.numel()
     while at < count:
         number, place = divmod(first + at, length)
@@ -202,8 +202,8 @@ def _split(flat: Any, first: int, length: int) -> Iterator[tuple[int, int, int, 
 def _hash(flat: Any, first: int, thread: int) -> int:
     """Return the hash of the elements from index `first` on.
 
-    torch multiplies numbers of 64 bits one by one, and has fast code for 32 bits and for float64: the former gives the
-    sum of a block mod 2^32, the latter within about 2^23, because t and h are random. Both together are exact.
+    torch is slow with int64, and fast with int32 and float64. The sum of a block in int32 is exact mod 2^32; its sum in
+    float64 is exact within about 2^23, because t and h are random. The two sums together give the exact sum.
     """
     import torch
 
@@ -233,7 +233,7 @@ def _hash(flat: Any, first: int, thread: int) -> int:
 
 
 def digest_into(tensor: Any, slot: Any, where: Where = WHOLE) -> None:
-    """Write the digest to a slot of zeros, 38 numbers of int64 on the tensor's device, without a wait for it."""
+    """Write the digest to a slot of zeros, 38 numbers of int64 on the tensor's device, without waiting for it."""
     import torch
 
     flat, (start, run, stride) = tensor.detach().contiguous().view(-1), where
@@ -257,7 +257,7 @@ def digest_into(tensor: Any, slot: Any, where: Where = WHOLE) -> None:
 
 
 def _add_sums(part: Any, slot: Any) -> Any:
-    """Add counts and sums of some elements to a slot. Returns their values, finite."""
+    """Add counts and sums of some elements to a slot. Returns the values, with 0 for values that are not finite."""
     import torch
 
     doubles = slot[3:6].view(torch.float64)
@@ -273,7 +273,7 @@ def _add_sums(part: Any, slot: Any) -> Any:
 
 
 def _list_words(part: Any, index: Any) -> Iterator[tuple[Any, Any]]:
-    """Yield positions in the hash and the numbers there."""
+    """Yield positions in the hash, and the integers at these positions."""
     import torch
 
     if part.element_size() == 8:
@@ -285,8 +285,8 @@ def _list_words(part: Any, index: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def hash_rows(values: Any) -> Any:
-    """One hash (int64) for each row of a parameter, of values rounded to bf16: it finds a layer under another name. The
-    index of an element counts from the beginning of its row; a parameter of one dimension is one row."""
+    """Return one hash (int64) for each row of a parameter, with values rounded to bf16, to find a layer under another
+    name. The index of an element counts from the beginning of its row; a parameter of one dimension is one row."""
     import torch
 
     rows = values.detach().reshape(values.shape[0] if values.dim() > 1 else 1, -1)

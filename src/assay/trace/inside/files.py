@@ -1,4 +1,4 @@
-"""The files of a trace, written by the traced process: they are only appended to, and readable after a kill."""
+"""Writes the files of a trace in the traced process: files are only appended to, and readable after a kill."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class TraceFiles:
     """The folder of one process: `trace.json`, `points.jsonl`, `rows.bin`, `steps.jsonl`, `weights.*`."""
 
     def __init__(self, parent: str, rank: int, facts: dict[str, Any]) -> None:
-        # a new folder for each process: several may have the same rank, one after another
+        # each process gets a new folder: several processes may have the same rank, one after another
         os.makedirs(parent, exist_ok=True)
         for number in itertools.count(1):
             self.folder = os.path.join(parent, f"rank-{rank}" if number == 1 else f"rank-{rank}.{number}")
@@ -32,7 +32,7 @@ class TraceFiles:
             file.write(json.dumps({"format": FORMAT, **facts}))
 
     def append(self, name: str, data: bytes) -> None:
-        """Append with one write: text after a cut is never read. No file stays open: a program may close it."""
+        """Append data with one write: text after a cut is never read. No file stays open: the program may close it."""
         with open(os.path.join(self.folder, name), "ab", buffering=0) as file:
             if file.write(data) != len(data):
                 raise OSError(errno.ENOSPC, "only a part was written", name)
@@ -42,7 +42,7 @@ class TraceFiles:
             self.append(name, "".join(f"{json.dumps(each)}\n" for each in lines).encode())
 
     def append_weights(self, found: list[tuple[dict[str, Any], Any]]) -> None:
-        """Append hashes of rows, given as tensors of int64, with what each belongs to."""
+        """Append hashes of rows, given as tensors of int64, with the facts of their parameters."""
         lines, offset = [], 0
         for facts, hashes in found:
             self.append("weights.bin", ctypes.string_at(hashes.data_ptr(), 8 * len(hashes)))

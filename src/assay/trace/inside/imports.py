@@ -1,4 +1,4 @@
-"""Call a function once a module has been imported, now or later."""
+"""Calls a function once a module has been imported, now or later."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 
 def call_after_import(name: str, function: Callable[[], None]) -> None:
-    """Call a function after an import. This imports nothing, and the module's own loader stays in its place."""
+    """Call a function after a module is imported. The module is not imported here, and keeps its own loader."""
     if name in sys.modules:
         function()
     else:

@@ -1,8 +1,8 @@
-"""The digest of `digest.py` as one Triton kernel: one reading of the tensor, and nothing waits for it.
+"""The digest of `digest.py` as a Triton kernel, which reads the tensor once and does not block the traced program.
 
-A program has the same places of several blocks of 65536 elements, so that words and signs are made once, and reads 32
-bits at a time: two elements of 16 bits have one multiplication. Its sums go to the slot by atomic additions: whole
-numbers are exact in any order, and sums of floats differ in their last bits. Many tensors are one launch.
+A Triton program has the same positions of several blocks of 65536 elements, so that words and signs are made once. It
+reads 32 bits at a time: two elements of 16 bits have one multiplication. Sums are added to the slot atomically: sums of
+integers are exact in any order, and sums of floats differ in their last bits. Many tensors are digested in one launch.
 """
 
 # mypy: ignore-errors
@@ -20,7 +20,7 @@ from assay.trace.inside.digest import BLOCK, WHOLE
 SETTING = {"TILE": 1024, "UNROLL": 2, "num_warps": 4, "maxnreg": 128}
 DEPTH = 16  # the fewest blocks of a program
 MOST_GROUPS = 16  # programs that share the blocks of a column, for a tensor that is digested alone
-_compiled: dict[Any, Any] = {}  # compiled kernels by variant: a call of one takes 11 us instead of 28
+_compiled: dict[Any, Any] = {}  # compiled kernels by variant: calling a compiled kernel takes 11 us instead of 28 us
 
 
 @lru_cache(1)
@@ -36,7 +36,7 @@ def can_digest(values: Any, where: Any = WHOLE) -> bool:
 
 
 def digest_many(found: list[tuple[Any, int, int]], slots: Any) -> None:
-    """Write digests of tensors of one device, each given by values, number of a zeroed slot, and its first index."""
+    """Write digests of tensors on one device. `found`: values, number of a zeroed slot, index of the first element."""
     import torch
 
     kinds: dict[Any, list[Any]] = {}
@@ -57,13 +57,13 @@ def digest_many(found: list[tuple[Any, int, int]], slots: Any) -> None:
 
 
 def digest_into(values: Any, slots: Any, number: int, start: int = 0) -> None:
-    """Write the digest to a slot of zeros."""
+    """Write the digest of a tensor to a slot of zeros."""
     flat, kind = _prepare(values, start)
     _launch_one(flat, number, start, kind, slots)
 
 
 def _prepare(values: Any, start: int) -> tuple[Any, Any]:
-    """Return the elements one after another, and the variant of the kernel: type, and whether it reads 16 bytes."""
+    """Return the contiguous elements, and the variant of the kernel: type, and whether it reads 16 aligned bytes."""
     flat = values.detach().contiguous()
     address, size = flat.data_ptr(), flat.element_size()
     if address % 4:
@@ -77,7 +77,7 @@ def _name(kind: Any) -> dict[str, Any]:
 
 
 def _plan(flat: Any, start: int, most: int) -> tuple[int, int, int]:
-    """Return the number of elements, of columns of a block that have some, and of programs for each."""
+    """Return the number of elements, of columns of a block that have elements, and of programs for each column."""
     count = flat.numel()
     tile = SETTING["TILE"] * (4 // flat.element_size())
     columns = BLOCK // tile if start else min(BLOCK // tile, -(-count // tile))
@@ -93,7 +93,7 @@ def _launch_one(flat: Any, number: int, start: int, kind: Any, slots: Any) -> No
         compiled, constants = _compiled[key]
         try:
             compiled[(columns * groups, 1, 1)](*arguments, *constants)
-        except TypeError:  # another version of Triton
+        except TypeError:  # another version of Triton takes other arguments
             _compiled.clear()
         else:
             return
@@ -103,7 +103,7 @@ def _launch_one(flat: Any, number: int, start: int, kind: Any, slots: Any) -> No
 
 
 def hash_rows(values: Any) -> Any:
-    """Return one hash for each row, as `digest.hash_rows` does."""
+    """Return one hash for each row of a parameter, equal to that of `digest.hash_rows`."""
     import torch
 
     rows = values.detach().reshape(values.shape[0] if values.dim() > 1 else 1, -1).to(torch.bfloat16).contiguous()
@@ -133,7 +133,7 @@ def _find_odd(word):
 
 
 def _load(word, KIND: tl.constexpr):
-    """Load the numbers in a word: one, or two."""
+    """Load the one or two numbers in a word; a single number is returned twice."""
     if KIND == 0:
         first = word.to(tl.float32, bitcast=True)
         second = first
@@ -189,7 +189,7 @@ def _sum(
     address, start, count, column, group, groups, table, CAREFUL: tl.constexpr,
     KIND: tl.constexpr, ALIGNED: tl.constexpr, TILE: tl.constexpr, UNROLL: tl.constexpr,
 ):  # fmt: skip
-    """Compute the sums of a program: for its columns, in the blocks group, group + groups, …"""
+    """Compute the sums of a program for its column, in the blocks group, group + groups, …"""
     EACH: tl.constexpr = 1 if KIND == 0 else 2
     LENGTH: tl.constexpr = 65536 // EACH
     place = column * TILE + tl.arange(0, TILE)
@@ -250,7 +250,7 @@ def _digest(
         at = tl.arange(0, 32) * 2
         tl.atomic_add(floats + at, tl.sum(tl.reshape(first, [TILE // 32, 32]), 0), sem="relaxed")
         tl.atomic_add(floats + at + 1, tl.sum(tl.reshape(second, [TILE // 32, 32]), 0), sem="relaxed")
-    if program == 0:  # the zeros are all elements but the others
+    if program == 0:  # the number of zeros: all elements, less the nonzero elements, which are subtracted above
         tl.atomic_add(slot + 2, count, sem="relaxed")
 
 
@@ -258,7 +258,7 @@ def _digest_one(
     address, data, number, start, count, columns, groups,
     KIND: tl.constexpr, ALIGNED: tl.constexpr, TILE: tl.constexpr, UNROLL: tl.constexpr,
 ):  # fmt: skip
-    long = tl.full([], 0, tl.int64)  # added to a number, it makes a number of 64 bits
+    long = tl.full([], 0, tl.int64)  # a number plus `long` has 64 bits
     _digest(
         long + address, data, long + number, long + start, long + count, columns, groups, tl.program_id(0),
         KIND, ALIGNED, TILE, UNROLL,

@@ -1,4 +1,4 @@
-"""Hooks of a traced step: outputs of modules, their gradients, the loss. They are removed when it ends."""
+"""Hooks that record outputs of modules, their gradients and the loss in a traced step, and are removed after it."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from assay.trace.inside.digest import BLOCK, load_tables
 from assay.trace.inside.naming import Names
 from assay.trace.inside.rows import Rows
 
-_GRAPHS = ("GraphModule", "<lambda>")  # classes of graphs that torch.compile makes; the second in torch 2.11
+_GRAPHS = ("GraphModule", "<lambda>")  # classes of graphs that torch.compile makes; the second is of torch 2.11
 _WRAPPERS = ("OptimizedModule", "DistributedDataParallel", "DataParallel", "FullyShardedDataParallel")
 _INTEGERS = {2: "int16", 4: "int32", 8: "int64"}  # types by their number of bytes
 Guard = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 class ModuleHooks:
-    """`on_begin`, `on_end`: called when a call of the outermost module begins, and ends."""
+    """The hooks of a process. `on_begin`, `on_end`: called when a call of the outermost module begins, and ends."""
 
     def __init__(self, rows: Rows, names: Names, settings: dict[str, Any], skip: tuple[str, ...]) -> None:
         self._rows, self._names, self._skip = rows, names, skip
@@ -31,13 +31,13 @@ class ModuleHooks:
         self._local = threading.local()
         self._handles: list[Any] = []
         self._is_held, self.is_watching = False, False
-        self.enter: Callable[..., None] = _do_nothing  # while a step is traced
+        self.enter: Callable[..., None] = _do_nothing  # the hook of a traced step
         self.leave: Callable[..., None] = _do_nothing
         self._plain: dict[str, Any] = {}
         self._calls: dict[Any, int] = {}
         self._without_grad: dict[str, list[int]] = {}
-        self.backwards = 0  # nested backward passes, by reentrant checkpoints
-        self.backward_path = ""  # path of the module whose gradient came last
+        self.backwards = 0  # number of backward passes, which reentrant checkpoints nest
+        self.backward_path = ""  # path of the module whose gradient was recorded last
         self._guard: Guard = lambda function: function
         self.on_begin: Callable[[], None] = _do_nothing
         self.on_end: Callable[[Any, Any, Any], None] = _do_nothing
@@ -65,7 +65,7 @@ class ModuleHooks:
             self._register(self.enter, self.leave)
 
     def hold(self, enter: Callable[..., None], leave: Callable[..., None]) -> None:
-        """Install these two hooks until `release`; they call `enter` and `leave`."""
+        """Install two hooks until `release`; the hooks call the attributes `enter` and `leave`."""
         self._is_held = True
         self._register(enter, leave)
 
@@ -80,7 +80,7 @@ class ModuleHooks:
         module._has_any_global_hook = lambda: False  # noqa: SLF001 it would warn of ours
 
     def watch_backward(self, guard: Guard) -> None:
-        """Record the argument of `backward` as the loss; modules called during it are called a second time."""
+        """Record the argument of `backward` as the loss, and count the backward passes that are running."""
         import torch
 
         add_losses = guard(self._add_losses)
@@ -128,7 +128,7 @@ class ModuleHooks:
         self.backward_path = ""
 
     def count(self, key: Any) -> int:
-        """Return how often this key was requested in the step, from 0."""
+        """Return how often a key was counted before in this step, and count it."""
         number = self._calls.get(key, 0)
         self._calls[key] = number + 1
         return number
@@ -143,7 +143,7 @@ class ModuleHooks:
         return is_graph or kind in _WRAPPERS
 
     def is_kept(self, path: str | None = None) -> bool:
-        """Return whether whole tensors of a module are stored; without `module`, of the one that is being executed."""
+        """Return whether whole tensors of a module are stored; without `path`, of the module that is being executed."""
         return bool(self._keep) and any(fnmatchcase(self.path if path is None else path, each) for each in self._keep)
 
     def _enter(self, module: Any, args: Any) -> None:
@@ -159,13 +159,13 @@ class ModuleHooks:
         stack.append((module, path))
 
     def _leave(self, module: Any, args: Any, *rest: Any) -> None:
-        """Leave a module. `rest`: keyword arguments and result; after an exception torch omits the former."""
+        """Leave a module. `rest`: keyword arguments and result; after an exception, only the result."""
         if self._is_wrapper(module):
             return
         result, kwargs = rest[-1], rest[0] if len(rest) > 1 else {}
         stack = self.stack
         while stack and stack.pop()[0] is not module:
-            pass  # left by an exception
+            pass  # an exception has left this module
         path = self._names.find_module(module)
         if self.backwards:
             self._watch_again(path, module, result)
@@ -208,7 +208,7 @@ class ModuleHooks:
         return True
 
     def _watch_again(self, path: str, module: Any, result: Any) -> None:
-        """Watch the second forward of a reentrant checkpoint: the first one had no gradients."""
+        """Watch the second forward pass of a reentrant checkpoint: the first forward pass had no gradients."""
         calls = self._without_grad.get(path)
         tensors = find_tensors(result)
         if calls and any(each.requires_grad for each in tensors):
@@ -250,7 +250,7 @@ def _list_inner(value: Any) -> list[Any]:
 
 
 def _find_keywords() -> Any:
-    """Return the keyword arguments of the module call: torch passes them only to hooks of a single module."""
+    """Return the keyword arguments of the module call from its frame: torch gives them to no global pre-hook."""
     frame: Any = sys._getframe(1)  # noqa: SLF001
     for _ in range(6):
         frame = frame.f_back if frame is not None else None
@@ -260,7 +260,7 @@ def _find_keywords() -> Any:
 
 
 def _find_places(tensor: Any) -> int:
-    """Return the number of last bits that autocast's type does not have: a change of one would be rounded away."""
+    """Return the number of last bits that autocast's type does not have: a change of them would be rounded away."""
     import torch
 
     device = tensor.device.type
@@ -285,5 +285,5 @@ def move_first(tensors: list[Any], number: int) -> bool:
     moved = (bits + (steps.to(bits.dtype) << _find_places(flat))).view(flat.dtype)
     keep = torch.isfinite(flat) & torch.isfinite(moved) & (flat != 0)
     with torch.inference_mode(found.is_inference()):
-        found.data.copy_(torch.where(keep, moved, flat).view(found.shape))  # autograd does not record it
+        found.data.copy_(torch.where(keep, moved, flat).view(found.shape))  # autograd ignores `data`
     return True

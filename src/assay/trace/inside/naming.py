@@ -15,7 +15,7 @@ _PARALLEL = ("DistributedDataParallel", "DataParallel")
 
 
 class Names:
-    """Paths by module and by parameter. The model with most parameters has no prefix, others that of their class."""
+    """Paths of modules and parameters. The largest model has no prefix; the prefix of another model is its class."""
 
     def __init__(self, placements: Placements) -> None:
         self._placements = placements
@@ -31,7 +31,7 @@ class Names:
         return self._modules[module] if module in self._modules else self._add(module)
 
     def find_parameter(self, parameter: Any, otherwise: str) -> tuple[str, str]:
-        """Return module and name. `otherwise`: the name of a parameter that is in no module."""
+        """Return the module and name of a parameter. `otherwise`: the name if the parameter is in no module."""
         if not self._is_known(parameter):
             self._scan()
         if not self._is_known(parameter):
@@ -42,7 +42,7 @@ class Names:
         return [(each, *self.find_parameter(each, f"parameter.{i}")) for i, each in enumerate(root.parameters())]
 
     def list_buffers(self) -> Iterator[tuple[str, str, Any]]:
-        """Yield buffers that were written to since the last call: running means, not masks. Ranks may differ."""
+        """Yield buffers that were written to since the last call; none for DDP and FSDP, since ranks may differ."""
         for module, path in [] if self._placements.is_parallel else list(self._modules.items()):
             seen = self._versions.setdefault(module, {}) if module._buffers else {}  # noqa: SLF001
             for name, buffer in module._buffers.items():  # noqa: SLF001
@@ -60,7 +60,7 @@ class Names:
                 yield module, name, parameter
 
     def forget(self) -> None:
-        """Forget the names: a module that was called while its model was built has the name of a part."""
+        """Forget all names: a module that was called while its model was built was named as a model of its own."""
         self._modules.clear()
         self._parameters.clear()
         self._prefixes.clear()
@@ -71,7 +71,7 @@ class Names:
         return list(self._modules.items())
 
     def _scan(self) -> None:
-        """Find new models among all objects: modules that are not part of another one, the largest first."""
+        """Find new models among all objects: modules that are not part of another module, the largest first."""
         from torch.nn import Module
 
         found = [each for each in gc.get_objects() if issubclass(type(each), Module) and each not in self._modules]
@@ -103,7 +103,7 @@ class Names:
         return self._modules[root]
 
     def _add_parameters(self, module: Any, path: str) -> None:
-        """Add parameters, but not what replaces one during a call, as in `torch.func.functional_call`."""
+        """Add a module's parameters, but not tensors that replace them in a call (`torch.func.functional_call`)."""
         from torch.nn import Parameter
 
         for name, parameter in module._parameters.items():  # noqa: SLF001
@@ -116,7 +116,7 @@ class Names:
 
 
 def _count_parameters(root: Any) -> tuple[int, int]:
-    """Count the trained parameters, and all of them: a copy with averages has as many as the model, but trains none."""
+    """Count the trained parameters, and all parameters: a copy with averages has the model's parameters, untrained."""
     from torch.nn.parameter import is_lazy
 
     found = [each for each in root.parameters() if not is_lazy(each)]

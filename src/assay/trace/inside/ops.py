@@ -1,4 +1,4 @@
-"""Level `op`: every dispatched operation, recorded by a mode that leaves compiled regions compiled."""
+"""Level `op`: records every dispatched operation, by a mode that leaves compiled regions compiled."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from assay.trace.inside.rows import Rows, find_source
 
 
 def build_mode(rows: Rows, hooks: ModuleHooks, guard: Any, fail: Callable[[Exception], None], skip: Any) -> Any:
-    """Build the mode; it is not on the stack yet. Its own calls are below all other modes and autograd."""
+    """Build the mode without pushing it. The mode's own operations run below all other modes and autograd."""
     from torch._C import _DisableTorchDispatch
     from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -54,7 +54,7 @@ def build_mode(rows: Rows, hooks: ModuleHooks, guard: Any, fail: Callable[[Excep
 
 
 def _build_observer(rows: Rows, hooks: ModuleHooks, skip: tuple[str, ...]) -> Callable[..., None]:
-    """Build the function that is called thousands of times in a step."""
+    """Build the function that records an operation; it is called thousands of times in a step."""
     from torch import Tensor
 
     known: dict[Any, tuple[str, bool]] = {}
@@ -92,11 +92,11 @@ class _KeptCalls:
 
     def __init__(self, rows: Rows, hooks: ModuleHooks, skip: tuple[str, ...]) -> None:
         self._rows, self._hooks, self._skip = rows, hooks, skip
-        self._open: dict[int, dict[str, Any]] = {}  # by thread: the arguments of the call
+        self._open: dict[int, dict[str, Any]] = {}  # thread → facts of its current call
         self._has_begun = False
 
     def is_wanted(self) -> bool:
-        """Return whether the current module is selected; operations before the step's first module make weights."""
+        """Return whether the current module is selected; False before the first module, when weights are made."""
         self._has_begun = self._has_begun or bool(self._hooks.stack)
         return self._has_begun and self._hooks.is_kept()
 
@@ -143,7 +143,7 @@ class _KeptCalls:
 
 
 def push_below(mode: Any) -> None:
-    """Push the mode below those of the program, which end in their own order."""
+    """Push a mode below the modes of the program, which are removed in their own order."""
     _replace_modes(lambda modes: [mode, *modes])
 
 
@@ -152,7 +152,7 @@ def remove_mode(mode: Any) -> None:
 
 
 def _replace_modes(change: Callable[[list[Any]], list[Any]]) -> None:
-    """Change the stack of modes, lowest first."""
+    """Change the stack of modes; `change` gets and returns the modes, lowest first."""
     from torch._C import _len_torch_dispatch_stack
     from torch.utils._python_dispatch import _pop_mode, _push_mode
 

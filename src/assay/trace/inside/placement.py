@@ -1,4 +1,4 @@
-"""The part of a whole tensor that a process has, by DTensors, DDP and FSDP, or a declaration. Indices are global."""
+"""Finds the part of a whole tensor that a process has, by DTensors, DDP and FSDP, or a declaration."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def is_placement(text: str) -> bool:
 
 
 class Placements:
-    """`declared`: patterns and placements, the first that matches counts. `is_parallel`: DDP or FSDP is in use."""
+    """Placements of tensors. `declared`: patterns and placements; the first match counts. `is_parallel`: DDP, FSDP."""
 
     def __init__(self, declared: list[tuple[str, str]]) -> None:
         self._declared = declared
@@ -33,11 +33,11 @@ class Placements:
         if world < 2:
             return None, WHOLE
         phase, module, _, name, *_ = key
-        is_own = phase in _OF_PARAMETERS  # matched as `module:weight`
+        is_own = phase in _OF_PARAMETERS  # a pattern matches `module:weight`
         own = f"{module}:{name.split('.')[0]}" if is_own else phase if phase in ("input", "loss") else module
         facts: dict[str, Any] | None = None
         where = WHOLE
-        if self.is_parallel:  # as DDP and FSDP do: each rank has its part of the batch, and a mean over it as its loss
+        if self.is_parallel:  # in DDP and FSDP each rank has a part of the batch, and the mean over it as loss
             text = "R" if is_own else "P(avg)" if phase == "loss" else "S(0)"
             facts, where = _place(text, tensor.shape, rank, world)
             facts["assumed"] = True
@@ -88,7 +88,7 @@ def _describe_dtensor(tensor: Any) -> tuple[dict[str, Any], Where]:
     local, offset = compute_local_shape_and_global_offset(tensor.shape, mesh, tensor.placements)
     cut = [dim for dim, size in enumerate(tensor.shape) if local[dim] != size]
     if cut and any(dim in cut for dim in range(1, cut[-1])):
-        return facts, WHOLE  # runs of runs
+        return facts, WHOLE  # the part has runs of runs, which `Where` cannot describe
     strides = [math.prod(tensor.shape[dim + 1 :]) for dim in range(len(local))]
     start = sum(first * stride for first, stride in zip(offset, strides, strict=True))
     facts["global"] = list(tensor.shape)

@@ -1,4 +1,4 @@
-"""Records the requested steps of a torch program. On other steps nothing is registered but the counter."""
+"""Records the requested steps of a torch program. On other steps only the counter of steps is registered."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Recorder:
         return self
 
     def _wrap(self, owner: Any, name: str, after: Callable[[Any, Any], None]) -> None:
-        """Make a method call `after` with its arguments each time that it has returned."""
+        """Wrap a method: each time that it has returned, `after` is called with the method's arguments."""
         plain, guarded = getattr(owner, name), self._guard(after)
 
         @functools.wraps(plain)
@@ -98,7 +98,7 @@ class Recorder:
         self._undo.append(lambda: setattr(owner, name, plain))
 
     def _guard(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Guard a hook: its error ends recording, never the program; its own operations are not recorded."""
+        """Guard a hook: an error in it ends recording, never the program; operations of the hook are not recorded."""
         import torch
 
         find_tracing, no_transforms = torch._C._get_tracing_state, torch._C._DisableFuncTorch  # noqa: SLF001
@@ -106,7 +106,7 @@ class Recorder:
         def call(*args: Any, **kwargs: Any) -> None:
             if self._pid != os.getpid():
                 return
-            if find_tracing() is not None:  # operations here would become a part of the traced graph
+            if find_tracing() is not None:  # operations of the hook would become a part of the graph
                 self._rows.problem = self._rows.problem or "what torch.jit.trace called in a traced step"
                 return
             apart = torch._C._DisableTorchDispatch if self._mode is not None else nullcontext  # noqa: SLF001
@@ -115,7 +115,7 @@ class Recorder:
             try:
                 with self._lock, apart(), plain, no_transforms(), torch.no_grad():
                     function(*args, **kwargs)
-            except BaseException as error:  # any exception, also that of a signal
+            except BaseException as error:  # any exception, also one from a signal handler
                 self._fail(error)
                 if not isinstance(error, Exception) or _is_of_signal(error):
                     raise
@@ -138,7 +138,7 @@ class Recorder:
         if self._pid != os.getpid():
             return
         has_failed = getattr(sys, "last_value", None) is not self._failure or sys.exc_info()[0] is not None
-        is_open = bool(self._optimisers) and self._rows.loss is not None  # a step that no optimiser ended
+        is_open = bool(self._optimisers) and self._rows.loss is not None  # no optimiser ended the step
         self._is_whole &= not (self.is_active and (has_failed or is_open))
         self._leave()
         for undo in self._undo:
@@ -190,7 +190,7 @@ class Recorder:
         was_active = self.is_active
         self._leave()
         if was_active:
-            # parameters without an optimiser: averages of weights, frozen ones, those that the program changes
+            # record parameters without an optimiser: averages of weights, frozen ones, ones that the program changes
             groups = [group for each in self._optimisers for group in each.param_groups]
             trained = {id(parameter) for group in groups for parameter in group["params"]}
             self._rows.begin_batch()
@@ -254,25 +254,25 @@ class Recorder:
         self._count_step(optimiser, skipped=None if getattr(optimiser, "found_inf", None) is not None else False)
 
     def _on_scaler(self, optimiser: Any) -> None:
-        """Count a step that GradScaler has skipped: the step ends all the same."""
+        """Count a step of an optimiser that GradScaler has skipped, since a skipped step ends as well."""
         if self._last_stepped != id(optimiser):
             self._before_optimiser(optimiser, (), {})
             self._count_step(optimiser, skipped=True)
         self._last_stepped = 0
 
     def _count_step(self, optimiser: Any, *, skipped: bool | None) -> None:
-        """Count a step: it ends when each optimiser that ever steps has stepped."""
+        """Count a step of an optimiser; the program's step ends when each optimiser that ever steps has stepped."""
         self._optimisers.add(optimiser)
         self._idle.discard(optimiser)
         self._last_stepped = id(optimiser)
-        if id(optimiser) in self._stepped:  # the second time: optimisers that have not stepped yet are not in the cycle
+        if id(optimiser) in self._stepped:  # an optimiser that has not stepped before the second time is idle
             self._idle.update(each for each in self._optimisers if id(each) not in self._stepped)
         self._stepped.add(id(optimiser))
         if all(id(each) in self._stepped for each in self._optimisers if each not in self._idle):
             self._end_step(skipped=skipped)
 
     def _list_parameters(self, optimiser: Any) -> list[tuple[str, str, Any]]:
-        """Return module, name and parameter of the selected modules."""
+        """Return module, name and parameter for each parameter of an optimiser that is in a selected module."""
         found = (parameter for group in optimiser.param_groups for parameter in group["params"])
         named = [(*self._names.find_parameter(each, f"parameter.{index}"), each) for index, each in enumerate(found)]
         return [each for each in named if self._hooks.is_wanted(each[0])]
@@ -308,7 +308,7 @@ class Recorder:
             self._root_hook = module.register_module_forward_pre_hook(self._guard(self._find_root))
 
     def _find_root(self, module: Any, _args: Any) -> None:
-        """Find the first module that is called; from now on only this one has a hook."""
+        """Take the first module that is called as the outermost module; from then on only this module has a hook."""
         self._forget_root()
         self._root = weakref.ref(module)
         self._root_hook = module.register_forward_hook(self._guard(self._on_outermost))
@@ -320,7 +320,7 @@ class Recorder:
 
 
 def _is_of_signal(error: BaseException) -> bool:
-    """Return whether an error is from a signal handler of the program (a time limit, say), while a hook was running."""
+    """Return whether an error in a hook was raised by a signal handler of the program, as for a time limit."""
     handlers = {getattr(signal.getsignal(each), "__code__", None) for each in signal.valid_signals()}
     found = error.__traceback__
     while found is not None and found.tb_frame.f_code not in handlers:
@@ -414,11 +414,11 @@ def record(
     inside: bool = False,
     placement: Mapping[str, str] | None = None,
 ) -> Iterator[None]:
-    """Record these steps of what the block does, counted from its beginning, in `FOLDER/trace/rank-R/`.
+    """Record some steps of the block, counted from 1 at its beginning, in `FOLDER/trace/rank-R/`.
 
-    `level`: step, module or op. `only` and `keep`: patterns of module paths: what is recorded, what is kept as whole
-    tensors. `placement`: patterns, and how ranks share what matches: S(0), I(0), R, P(sum), P(avg).
-    `assay trace show FOLDER` and `assay trace diff FOLDER OTHER` read it.
+    `level`: step, module or op. `only` and `keep`: patterns of the module paths that are recorded, and of those whose
+    whole tensors are stored. `placement`: patterns, and how ranks share what matches: S(0), I(0), R, P(sum), P(avg).
+    `assay trace show FOLDER` and `assay trace diff FOLDER OTHER` read the record.
     """
     if level not in ("step", "module", "op"):
         raise ValueError(f"level {level!r} is not one of step, module, op")

@@ -1,4 +1,4 @@
-"""The rows of a step: digests in buffers of a fixed size, and what they become in the files."""
+"""Collects the rows of a step, with digests in buffers of a fixed size, and writes the rows to the files."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from assay.trace.inside.digest import NO_VALUES, SLOT, WORDS, Where, digest_cpu,
 from assay.trace.inside.files import TraceFiles, build_row
 from assay.trace.inside.placement import Placements
 
-_SLOTS = 1 << 15  # of 304 bytes: 10 MB on a device, and as much for the copy
+_SLOTS = 1 << 15  # slots of 304 bytes: 10 MB on a device, and 10 MB for the copy
 _NOTHING = bytes(SLOT.size)
 _RAW = ("bfloat16", "float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "bool")
 
 
 class DeviceSlots:
-    """The digests of one device. They are copied once a step, and nothing waits for the copy before the next one."""
+    """The digests of one device. Digests are copied once a step; a copy is waited for only before the next copy."""
 
     def __init__(self, device: Any) -> None:
         import torch
@@ -63,7 +63,7 @@ class Rows:
         self.count = 0
         self.loss: int | None = None
         self.problem = ""
-        self.is_silent = False  # noise is being added to the program; this step is not recorded
+        self.is_silent = False  # the step only gets noise, and is not recorded
         self.step = 1
 
     def add(
@@ -73,7 +73,7 @@ class Rows:
         if self.is_silent or (tensor.is_cuda and self._is_refused()):
             return 0
         parts = getattr(tensor, "placements", None) if type(tensor).__name__ == "DTensor" else None
-        shape = (tensor.size(0), -1) if tensor.is_nested else tensor.shape  # its parts differ in length
+        shape = (tensor.size(0), -1) if tensor.is_nested else tensor.shape  # nested parts differ in length
         whole = (*key, shape, tensor.dtype, tensor.device, parts)
         known = self._points.get(whole)
         if known is None:
@@ -91,7 +91,7 @@ class Rows:
         return self.count
 
     def begin_batch(self) -> None:
-        """Collect digests and make them with few kernels for all tensors together, which must not change until then."""
+        """Collect tensors until `end_batch`, which digests them with few kernels; tensors must not change before it."""
         self._batch = []
 
     def end_batch(self) -> None:
@@ -100,7 +100,7 @@ class Rows:
             load_kernels().digest_many([(each[0], *each[2:]) for each in found if each[1] is slots], slots)
 
     def _is_refused(self) -> bool:
-        """Return whether a CUDA graph is being captured: what is recorded then would be replayed with it."""
+        """Return whether a CUDA graph is being captured: the recorder's kernels would be replayed with the graph."""
         import torch
 
         if torch.cuda.is_current_stream_capturing():
@@ -114,7 +114,7 @@ class Rows:
         self._known[id(tensor)] = (weakref.ref(tensor), version, row, digest)
 
     def forget(self, tensor: Any) -> None:
-        """Forget a tensor: compiled code writes to its buffers again without a new version."""
+        """Forget a tensor: compiled code may write to a tensor again without giving it a new version."""
         self._known.pop(id(tensor), None)
 
     def find(self, tensor: Any) -> int:
@@ -123,7 +123,7 @@ class Rows:
         return known[2] if known is not None and known[0]() is tensor else 0
 
     def _find_digest(self, tensor: Any, where: Where) -> tuple[Any, int, int]:
-        """Return bytes, or the device and a slot's number; flags; elements. An unchanged tensor is digested once."""
+        """Return digest (bytes, or device and slot), flags and element count. An unchanged tensor is digested once."""
         known = self._known.get(id(tensor))
         if known is not None and known[0]() is tensor and not tensor.is_inference() and known[3] is not None:
             digest, place = known[3]
@@ -168,13 +168,13 @@ class Rows:
                 self._weights.append((facts, (kernels.hash_rows if kernels else hash_rows)(values)))
 
     def keep(self, row: int, tensor: Any) -> None:
-        """Write a whole tensor. This waits for the device."""
+        """Write a whole tensor, which waits for the device."""
         facts = self.write_tensor(tensor) if row else None
         if facts is not None:
             self.append_line("kept.jsonl", {"row": row, **facts})
 
     def write_tensor(self, tensor: Any) -> dict[str, Any] | None:
-        """Append the values to `kept.bin`, once; return their facts, or None for a kind that is not stored."""
+        """Append a tensor's values to `kept.bin`, once; return their facts, or None for a type that is not stored."""
         values, _ = plain_tensor(tensor.detach())
         name = str(values.dtype).removeprefix("torch.") if values is not None else ""
         if name not in _RAW:
@@ -194,7 +194,7 @@ class Rows:
         self._open_files().append_lines(name, [facts])
 
     def end_step(self, facts: dict[str, Any]) -> None:
-        """Start the copy of this step's digests, and write those of the step before."""
+        """Write the rows of the previous step, and start the copy of this step's digests."""
         self.flush()
         self._start_copy(facts)
         if not any(slots.data.is_cuda for slots in self._slots.values()):
@@ -202,7 +202,7 @@ class Rows:
         self._known, self.loss = {}, None
 
     def write(self) -> None:
-        """Write everything now: the buffer is full, or the process ends."""
+        """Write all rows now, because the buffer is full or the process ends."""
         if self._batch:
             self.end_batch()
             self.begin_batch()
@@ -213,8 +213,8 @@ class Rows:
     def _start_copy(self, facts: dict[str, Any] | None) -> None:
         self._weights = [(each, hashes.to("cpu", non_blocking=True)) for each, hashes in self._weights]
         for slots in self._slots.values():
-            slots.copy()  # its event also marks the end of all copies
-        loss = self._pending[self.loss - 1 - self.count][4] if facts and self.loss else None  # counts from the end
+            slots.copy()  # the event after this copy also marks the end of the copies of weights
+        loss = self._pending[self.loss - 1 - self.count][4] if facts and self.loss else None  # index from the end
         self._waiting = (self.step, self._pending, self._new_points, self._weights, facts, loss, self.count)
         self._pending, self._new_points, self._weights = [], [], []
 
@@ -246,7 +246,7 @@ def _cut(digest: Any, data: dict[Any, bytes]) -> bytes:
 
 @functools.cache
 def load_kernels() -> Any:
-    """Load the kernels, one for each tensor; None if Triton is not installed, then torch operations are used."""
+    """Load the kernels; None if Triton is not installed, and torch operations are used instead of kernels."""
     from assay.trace.inside import kernels
 
     try:
@@ -257,7 +257,7 @@ def load_kernels() -> Any:
 
 
 def find_source(skip: tuple[str, ...]) -> str | None:
-    """Find the line of the program that is executed: the innermost frame that is neither torch's nor ours."""
+    """Find the line of the program that is executed, in the innermost frame whose file is not below `skip`."""
     frame: Any = sys._getframe(1)  # noqa: SLF001
     while frame is not None:
         file = frame.f_code.co_filename

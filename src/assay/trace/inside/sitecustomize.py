@@ -1,6 +1,6 @@
-"""Loaded by every Python of a run whose PYTHONPATH names its folder: brings the recorder in when torch is imported.
+"""Python loads this module in every process of a run whose PYTHONPATH names its folder.
 
-It hands on to the `sitecustomize` that it hides, and does nothing in a program that does not import torch.
+The module starts the recorder when torch is imported, and loads the `sitecustomize` that it hides.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ def _note(event: str, **facts: Any) -> None:
             os.write(handle, line.encode())
         finally:
             os.close(handle)
-    except OSError:  # a full disk is the run's own problem
+    except OSError:  # a full disk must not stop the program here
         pass
 
 
 def _start() -> None:
-    """Start to record; no error here may stop the program."""
+    """Start to record; an error of the recorder must not stop the program."""
     try:
         from assay.trace.inside.recorder import Recorder
 

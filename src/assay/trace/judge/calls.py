@@ -1,4 +1,4 @@
-"""Compares two sequences of operations: all before the first difference are equal, so they need no pairing."""
+"""Compares two sequences of operations: since all operations before the first difference are equal, none is paired."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from assay.system.fast_dataclasses import dataclass
 
 Call = Mapping[str, Any]  # one line of `calls.jsonl`
 Kind = Literal["op", "argument", "input", "result", "random"]
-_MOST = 60  # characters of an argument
-_NEARER = 4.0  # a side is better if it is so many times as near to float64 as the other one
+_MOST = 60  # the most characters of an argument in a message
+_NEARER = 4.0  # a side is right if it is so many times as near to float64 as the other side
 
 
 @dataclass(frozen=True, slots=True)
 class Parting:
-    """The first call that differs. `a`, `b`: None if that side has no further call."""
+    """The first call that differs. `a`, `b`: the call of each side; None if the side has no further call."""
 
     kind: Kind
     a: Call | None
@@ -34,7 +34,7 @@ class Parting:
 
 
 def find_parting(a: Sequence[Call], b: Sequence[Call]) -> Parting | None:
-    """Find the first call that differs; None if all are equal."""
+    """Find the first call that differs; None if all calls are equal."""
     garbage: set[tuple[str, str]] = set()  # pairs of hashes of memory that was not yet written
     for mine, theirs in zip_longest(a, b):
         if found := _compare(mine, theirs, garbage):
@@ -64,7 +64,7 @@ def _compare(a: Call | None, b: Call | None, garbage: set[tuple[str, str]]) -> P
 
 
 def _list_unequal(a: Call, b: Call, garbage: set[tuple[str, str]], is_tensor: bool) -> Iterator[str]:
-    """List the arguments that differ, of one kind. Those that an operation in place overwrites may have any value."""
+    """Yield tensors (`is_tensor`) or other arguments that differ, except garbage that an operation overwrites."""
     overwrites = a["op"].split(".")[1].endswith("_")
     mine, theirs = (dict(zip(each["names"], each["args"], strict=False)) | each["kwargs"] for each in (a, b))
     for name in dict.fromkeys((*mine, *theirs)):
@@ -101,7 +101,7 @@ def walk_tensors(value: Any) -> Iterator[dict[str, Any]]:
 
 
 def find_unknown(value: Any) -> str | None:
-    """Return the type of an argument that could not be stored."""
+    """Return the type of an argument that could not be stored; None if all were stored."""
     if isinstance(value, dict) and "unknown" in value:
         return str(value["unknown"])
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
@@ -119,7 +119,7 @@ def _build_key(value: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Opinion:
-    """Relative distances: of what was recorded, of each side from float64, and of the two sides in float64."""
+    """Relative distances: between the recorded results, of each side from float64, and between both in float64."""
 
     difference: float
     error_a: float

@@ -1,6 +1,6 @@
-"""The inputs of two sides apart from their tensors: torch's flags, optimiser groups, random state, weights.
+"""Compares the inputs of two sides apart from recorded tensors: torch's flags, optimiser groups, random state, weights.
 
-These are facts, not errors: whether one of them began a difference depends on when the tensors begin to differ.
+An input that differs is a fact, not an error: whether it began a difference depends on when tensors begin to differ.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from assay.trace.judge.sides import Side
 from assay.trace.records import Weight
 
 Kind = Literal["flag", "group", "random", "weights", "ranks"]
-# these change the order of sums at most: never named as the cause of a difference beyond noise
+# flags that change at most the order of sums: none of them is named as the cause of a difference beyond noise
 _BENIGN = ("thread", "deterministic", "benchmark", "emulate_precision_casts")
-_BENIGN_VALUES = ("foreach", "fused", "capturable", "differentiable")  # of an optimiser's groups
+_BENIGN_VALUES = ("foreach", "fused", "capturable", "differentiable")  # optimiser values that are never a cause
 
 
 @dataclass(frozen=True, slots=True)
 class Cause:
     kind: Kind
-    step: int  # the first step in which it can show
+    step: int  # the first step in which the cause can have an effect
     name: str
     text: str
     module: str = ""
@@ -33,7 +33,7 @@ class Cause:
 
 
 def find_causes(a: Side, b: Side, pairs: Pairs) -> list[Cause]:
-    """Return all causes, in the order in which they can show within a step."""
+    """Return all causes, in the order in which they can have an effect within a step."""
     steps = sorted(set(a.steps) & set(b.steps))
     found = [*_find_weights(a, b, pairs, steps[0] if steps else 0)]
     for step in steps:
@@ -62,8 +62,8 @@ def find_causes(a: Side, b: Side, pairs: Pairs) -> list[Cause]:
 
 
 def _find_groups(mine: list[dict[str, Any]], theirs: list[dict[str, Any]], step: int) -> Iterator[Cause]:
-    """Compare groups by the values that each of their parameters gets; how they are split does not matter. A model with
-    fused weights has fewer parameters: there only the values count."""
+    """Compare optimiser groups by the values that each parameter gets, however the parameters are grouped. If the sides
+    have different numbers of parameters (one has fused weights), only the sets of values are compared."""
     counts, others = _count_settings(mine), _count_settings(theirs)
     if counts == others or (counts.total() != others.total() and set(counts) == set(others)):
         return
@@ -75,7 +75,7 @@ def _find_groups(mine: list[dict[str, Any]], theirs: list[dict[str, Any]], step:
         different = [name for name in dict.fromkeys([*one, *other]) if one.get(name) != other.get(name)]
         if names := [name for name in different if name != "parameters"] or different:
             text = ", ".join(f"{name} {_show(one.get(name))} in A, {_show(other.get(name))} in B" for name in names)
-            # another version of torch may have a value that is switched off
+            # a value that only one version of torch has does not count if it is switched off
             meant = [name for name in names if name not in _BENIGN_VALUES and (one.get(name) or other.get(name))]
             what = f"group {number} of the optimiser"
             yield Cause("group", step, f"optimiser group {number}", f"{what} has {text}", is_benign=not meant)
@@ -95,7 +95,7 @@ def _show(value: Any) -> str:
 
 def _find_weights(a: Side, b: Side, pairs: Pairs, step: int) -> Iterator[Cause]:
     """Find parameters that differ before the first traced step."""
-    if step > 1:  # they may have been trained apart, within noise
+    if step > 1:  # weights may have been trained apart before this step, within noise
         return
     theirs = {(each.module, each.name): each for each in b.weights}
     names = {

@@ -18,10 +18,10 @@ from assay.trace.judge.sides import Key, Side, load_lean
 from assay.trace.records import Point
 from assay.values.verdict import Finding, Verdict, VerdictKind
 
-LEAST_COVERAGE = 0.7  # fraction of the points of the side that has fewer
+LEAST_COVERAGE = 0.7  # the paired fraction that is needed, of the points of the side that has fewer
 _PRECISION = 0.1  # fraction of all pairs that may differ in type; above it a side has another precision
-_SPREAD = 10.0  # times the error that clipping spreads
-_COMMON_FACTOR = 0.9  # fraction of all gradients that have the same factor
+_SPREAD = 10.0  # a gradient whose error is so many times as large is the one from which clipping spreads errors
+_COMMON_FACTOR = 0.9  # fraction of a phase's tensors that must have the same factor
 OUTERMOST = "(model)"
 PHASES = ("input", "forward", "loss", "backward", "gradient", "optimiser", "parameter", "buffer")
 NAMED = ("gradient", "parameter", "optimiser", "buffer")  # phases of tensors that have a name in their module
@@ -46,8 +46,8 @@ class Coverage:
 
     @property
     def fraction(self) -> float:
-        """The fraction of the side with fewer points: a compiled program is recorded at the borders of its regions.
-        Pairs by order alone count up to the number of all others."""
+        """The paired fraction of the side with fewer points: a compiled program is recorded at the borders of its
+        regions. Pairs by order alone count up to the number of all other pairs."""
         fewest = min(self.points_a, self.points_b)
         paired = self.paired_a if self.points_a <= self.points_b else self.paired_b
         sure = paired - self.by.get(SEQUENCE, 0)
@@ -56,7 +56,7 @@ class Coverage:
 
 @dataclass(frozen=True, slots=True)
 class First:
-    """The beginning of the difference. `inside`: a module whose code before it is suspect too, for lack of inputs."""
+    """The beginning of the difference. `inside`: a module whose earlier code is suspect too; inputs are unknown."""
 
     kind: str  # module, gradient, optimiser, input, flag, group, random, weights, ranks, missing, nonfinite
     step: int
@@ -89,7 +89,7 @@ def judge_traces(
 
 
 class Comparison:
-    """Two sides, their compared rows, and what began the difference. A row is its position among the compared ones."""
+    """Two sides, their compared rows, and what began the difference. A row is a position among the compared rows."""
 
     def __init__(self, a: Side, b: Side, pairs: Pairs, compared: Compared, has_noise: bool) -> None:
         self.a, self.b, self.pairs, self.compared, self.has_noise = a, b, pairs, compared, has_noise
@@ -98,9 +98,9 @@ class Comparison:
         if has_noise:
             self._allow_scales()
         self.coverage = _measure_coverage(a, b, pairs, compared)
-        self.other_precision = _find_precision(a, b, compared)  # the type of B, if most points have another one
+        self.other_precision = _find_precision(a, b, compared)  # the type of B, if more than a few pairs differ in type
         compiled = [(label, side) for label, side in (("A", a), ("B", b)) if side.meta.get("graphs", {}).get("graphs")]
-        self._compiled = compiled if len(compiled) == 1 else []  # the compiled side, if only one is
+        self._compiled = compiled if len(compiled) == 1 else []  # the compiled side, if only one side is compiled
         self._reshaped = _find_reshaped(a, b, compared)
         self.first = self._find_first()
         self.verdict = Verdict.of(self._list_findings(), len(compared.a))
@@ -114,16 +114,16 @@ class Comparison:
         return self.a.keys[int(self.compared.point[number])]
 
     def _find_phases(self, *phases: str) -> Array:
-        """Return whether each row is of one of these phases."""
+        """Return for each row whether it is of one of these phases."""
         return self.a.find_phases(*phases)[self.compared.point]
 
     def _find_step(self, number: int, *phases: str) -> Array:
-        """Return whether each row is of one of these phases, in the same step as row `number`."""
+        """Return for each row whether it is of one of these phases, in the same step as row `number`."""
         return self._find_phases(*phases) & (self.compared.step == self.compared.step[number])
 
     def _allow_scales(self) -> None:
-        """Allow another scale of a loss if the gradients of its step agree: that of GradScaler, or a mean taken after
-        the backward pass. The gradients of outputs must show it, but not single numbers, which always have a factor."""
+        """Allow a loss of another scale (by GradScaler, or by a mean taken after the backward pass) if the gradients of
+        parameters in its step agree, and the gradients of outputs have the scale of the loss."""
         is_loss, is_gradient, is_backward = map(self._find_phases, ("loss", "gradient", "backward"))
         for step in np.unique(self.compared.step[is_loss & (self.ratio > WITHIN)]).tolist():
             same = self.compared.step == step
@@ -138,7 +138,7 @@ class Comparison:
                 self._scales[step] = factor
                 self.ratio[outputs], self.ratio[same & is_loss] = scaled, 0.0
 
-    # ---------------------------------------------------------------- what began it
+    # ---------------------------------------------------------------- what began the difference
 
     def _find_first(self) -> First | None:
         number = self._find_row()
@@ -149,12 +149,12 @@ class Comparison:
         if self._reshaped is not None and (row is None or self._comes_before_shapes(self._reshaped, row)):
             return self._reshaped
         if row is None and (self.a.drift is None) != (self.b.drift is None):
-            # replicas that have become different, on one side alone; the first of them may still be right
+            # on one side alone the replicas have become different; the compared row may still be equal
             step, module, name = self.a.drift or self.b.drift or (0, "", "")
             row = First("ranks", step, "parameter", module, name, "")
         if (row := self._name_draws(self._blame(row))) is not None:
             return row
-        # values of the optimiser that differ without effect on a tensor: a momentum has none in step 1
+        # values of the optimiser may differ without effect on a tensor: a momentum has no effect in step 1
         for cause in self.causes:
             if cause.kind == "group" and not cause.is_benign:
                 text = f"{cause.text}; no tensor shows it in the steps that were compared"
@@ -176,7 +176,7 @@ class Comparison:
         return self._find_state(self._choose_gradient(int(found[0]))) if len(found) else None
 
     def _find_growth(self) -> int | None:
-        """Find the row of a forward pass at which the error grows most, from the largest one before it in the step."""
+        """Find the row of the first forward pass at which the error grows most beyond the largest error before it."""
         compared = self.compared
         is_first = self._find_phases("input", "forward", "loss") & (compared.step == compared.step[:1])
         at = np.flatnonzero(is_first & np.isfinite(compared.error))
@@ -187,17 +187,17 @@ class Comparison:
         return int(at[int(growth.argmax())])
 
     def _choose_gradient(self, number: int) -> int:
-        """Return the gradient with the largest error if clipping has spread an error over all gradients of parameters,
-        which are recorded together, unless a gradient before them was not recorded."""
+        """Return the gradient with the largest error if clipping has spread its error over all gradients of parameters,
+        which are recorded together; else the row, also if the gradient of an output before it was not recorded."""
         if self._key(number)[0] != "gradient" or not self._find_inputs(number)[2]:
             return number
-        same = np.flatnonzero(self._find_step(number, "gradient") & (self.ratio > WITHIN))  # others may be noise alone
+        same = np.flatnonzero(self._find_step(number, "gradient") & (self.ratio > WITHIN))  # gradients beyond noise
         largest = int(same[np.nanargmax(self.compared.error[same])])
         is_clear = self.compared.error[largest] > _SPREAD * self.compared.error[number]
         return largest if is_clear and self._find_inputs(largest)[2] else number
 
     def _find_state(self, number: int) -> int:
-        """Return the first optimiser state that differs, from which this parameter is computed; else the row."""
+        """Return the first optimiser state of a parameter that differs, which decides the parameter; else the row."""
         phase, module, name, *_ = self._key(number)
         for index in range(number + 1, len(self.ratio)) if phase == "parameter" else ():
             other = self._key(index)
@@ -208,13 +208,13 @@ class Comparison:
         return number
 
     def _blame(self, row: First | None) -> First | None:
-        """Return what began the difference that this row shows; None if there is no row."""
+        """Return what began the difference in a row; None if there is no row."""
         if row is None:
             return None
         draws = row.index >= 0 and "drop" in self.a.points[int(self.compared.point[row.index])].kind.lower()
         for cause in self.causes:
             is_early = cause.step < row.step or (cause.step == row.step and _can_show(cause, row))
-            is_early = is_early or bool(self.other_precision and row.phase != "input")  # facts have no rounding
+            is_early = is_early or bool(self.other_precision and row.phase != "input")  # causes are not rounded
             is_rounded = cause.kind == "weights" and self.other_precision not in ("", "bfloat16")
             if is_rounded or (cause.kind == "random" and not draws):
                 continue
@@ -272,7 +272,7 @@ class Comparison:
         compared, phase = self.compared, self._key(number)[0]
         if phase in _BEFORE:
             wanted = [self._find_same(number, _BEFORE[phase])]
-        elif phase == "backward":  # the input is the gradient of another module
+        elif phase == "backward":  # the input of a backward pass is the gradient of another module
             wanted = []
         else:
             rows = [int(each) for each in self.a.rows["inputs"][int(compared.a[number])] if each]
@@ -313,7 +313,7 @@ class Comparison:
             yield from self._describe_state(row.index)
 
     def _find_factor(self, number: int) -> float | None:
-        """Return the number that B is A multiplied by, if that explains the difference."""
+        """Return the factor by which B is a multiple of A, if a factor explains the difference."""
         error = float(self.compared.error[number])
         if not 0 < error < math.inf:
             return None
@@ -329,20 +329,20 @@ class Comparison:
         factor = self._find_factor(row.index)
         if factor is None:
             return
-        is_many = self.a.rows["count"][self.compared.a] > 1  # any number is a multiple of one number
+        is_many = self.a.rows["count"][self.compared.a] > 1  # any number is a multiple of any other number
         is_same = self._find_step(row.index, row.phase) & is_many
         others = [self._find_factor(n) for n in np.flatnonzero(is_same)[:200].tolist()]
         shared = sum(each is not None and math.isclose(each, factor, rel_tol=1e-3) for each in others)
         everywhere = len(others) > 1 and shared >= _COMMON_FACTOR * len(others)
         scope = f"every {row.phase} of this step is" if everywhere else "it is"
-        digits = 4 if abs(factor - 1) > 1e-3 else 7  # 1.0001 is not 1
+        digits = 4 if abs(factor - 1) > 1e-3 else 7  # 1.0001 is not shown as 1
         yield f"{scope} {render_number(factor, digits)} times that of A"
         worlds = {self.a.world / self.b.world, self.b.world / self.a.world}
         if everywhere and any(math.isclose(factor, each, rel_tol=1e-3) for each in worlds if each != 1):
             yield "a sum over the ranks in place of a mean, or the reverse"
 
     def _describe_state(self, number: int) -> Iterator[str]:
-        """Report whether one side had lost the state: after the step it is a multiple of the gradient."""
+        """Report that one side had lost an optimiser state: the state is a multiple of the gradient after the step."""
         gradient = self._find_same(number, "gradient")
         if gradient is None:
             return
@@ -353,7 +353,7 @@ class Comparison:
                 yield f"in {label} it was zero before this step: it is {render_number(factor)} times the gradient"
 
     def _describe_data(self, row: First) -> str:
-        """Describe whether the other side read the same data in another step."""
+        """Describe whether A read the data of B in another step."""
         if self._is_assumed(row):
             return "rank by rank they are other data; are rows dealt out in turn? record with --placement: * = I(0)"
         rows = self.a.rows[self.a.rows["point"] == self.compared.point[row.index]]
@@ -397,19 +397,19 @@ class Comparison:
             yield from self._list_unproved()
 
     def _list_unproved(self) -> Iterator[tuple[str, str]]:
-        """Yield what equal rows do not prove: what only one side trains (an additional bias is 0 at first), and NaN."""
+        """Yield doubts that equal rows leave: one side trains more (an additional bias is 0 at first), or NaN."""
         own = [{f"{key[1]}.{key[2]}".strip(".") for key in keys if key[0] == "gradient"} for keys in self._find_alone()]
         for label, mine, theirs in zip("AB", own, own[::-1], strict=True):
             if mine and not theirs:
                 yield label, f"{label} alone trains {', '.join(sorted(mine)[:5])}"
-        # values that are not finite reached a trained tensor, in a step that was not skipped
+        # find values that are not finite and reached a trained tensor, in a step that was not skipped
         lean = load_lean(self.a.rows)
         reached = {self.a.keys[int(i)][0] for i in np.unique(lean["point"][find_nonfinite(self.a, lean)])}
         if reached & {"loss", *NAMED}:
             yield "not finite", "both sides have values that are not finite in the loss, a gradient or a parameter"
 
     def _find_alone(self) -> list[list[Key]]:
-        """Return the points that only one side has, of A and of B."""
+        """Return the keys of the points that only A has, and of the points that only B has."""
         sides = zip((self.a, self.b), self.pairs.left, self.pairs.parts, strict=True)
         return [[side.keys[i] for i in left if i not in fused] for side, left, fused in sides]
 
@@ -426,7 +426,7 @@ class Comparison:
             return VerdictKind.INCONCLUSIVE
         if not self.has_noise or (first.kind == "group" and first.index < 0):
             return VerdictKind.CHANGED
-        is_exact = first.index < 0  # missing gradients, replicas that are not the same
+        is_exact = first.index < 0  # missing gradients and different replicas have no noise
         return VerdictKind.FAIL if is_exact or (self.ratio > BEYOND).any() else VerdictKind.INCONCLUSIVE
 
     def _is_assumed(self, first: First) -> bool:
@@ -455,7 +455,7 @@ class Comparison:
             scale = f"{render_number(factor)} times that of A in step {step}"
             yield f"the loss of B has another scale, {scale}; the gradients of the parameters agree"
         yield from _compare_metas(self.a, self.b)
-        # parameters that only one side has: a weight that is no longer shared, a layer that was added
+        # one side may have parameters of its own: a weight that is no longer shared, a layer that was added
         for label, keys in zip("AB", self._find_alone(), strict=True):
             if names := list(dict.fromkeys(f"{key[1]}.{key[2]}".strip(".") for key in keys if key[0] == "parameter")):
                 more = f" and {len(names) - 5} more" if len(names) > 5 else ""
@@ -471,7 +471,7 @@ def _get_one(is_meant: Array, at: int) -> int | None:
 
 
 def _start(point: Point, step: int, other: Point | None = None) -> First:
-    """Return the known facts of a point, and of the other side's, without values."""
+    """Return the known facts of a point and of the point paired with it, without errors."""
     sources = point.source or "", (other.source if other else "") or ""
     kind = _KINDS.get(point.phase, "module")
     return First(kind, int(step), point.phase, point.module or OUTERMOST, point.name, "", source=sources)
@@ -482,7 +482,7 @@ def _comes_before(one: First, other: First) -> bool:
 
 
 def _can_show(cause: Cause, row: First) -> bool:
-    """Return whether a cause of the same step comes before the row."""
+    """Return whether a cause can have an effect on a row of the same step."""
     if row.phase == "input":
         return False
     late = cause.kind in ("group", "ranks")
@@ -532,13 +532,13 @@ def _find_missing(a: Side, b: Side, pairs: Pairs) -> First | None:
                 rows = np.flatnonzero(side.rows["point"] == i)
                 step = int(side.rows["step"][rows[0]]) if len(rows) else 0
                 text = f"{key[1]}.{key[2]} has no gradient in {without}, from step {step} on"
-                phase = "backward" if is_cut else "gradient"  # the first phase in which it is missing
+                phase = "backward" if is_cut else "gradient"  # the first phase in which the gradient is missing
                 return replace(_start(side.points[i], step), kind="missing", phase=phase, module=key[1], text=text)
     return None
 
 
 def _find_reshaped(a: Side, b: Side, compared: Compared) -> First | None:
-    """Find the first tensors that could not be compared: the batches differ, or parts of them."""
+    """Find the first tensors that could not be compared because their shapes differ, as those of other batches."""
     if compared.reshaped is None:
         return None
     row, other = compared.reshaped
@@ -550,8 +550,8 @@ def _find_reshaped(a: Side, b: Side, compared: Compared) -> First | None:
 
 
 def _find_multiple(mine: Array, theirs: Array, tolerance: float, fewest: int = 2) -> float | None:
-    """Return the factor from the first sketch to the second one, if there is one. `fewest`: numbers that are not 0; a
-    single number always has a factor."""
+    """Return the factor from the first sketch to the second one, if there is one. `fewest`: so many numbers must not be
+    0, since a single number always has a factor."""
     square, size = float(mine @ mine), float(np.linalg.norm(theirs))
     factor = float(mine @ theirs) / square if square else 0.0
     rest = float(np.linalg.norm(theirs - factor * mine))
@@ -559,7 +559,7 @@ def _find_multiple(mine: Array, theirs: Array, tolerance: float, fewest: int = 2
 
 
 def _has_dropped(side: Side, inside: str, step: int) -> bool:
-    """Return whether dropout in a module changes its inputs; if these were not recorded, whether it outputs zeros."""
+    """Return whether dropout in a module changes its input; for an unknown input, whether dropout outputs zeros."""
     points = [i for i, key in enumerate(side.keys) if key[0] == "forward" and "drop" in side.points[i].kind.lower()]
     own = [i for i in points if not inside or f"{side.keys[i][1]}.".startswith(f"{inside}.")]
     rows = side.rows[np.isin(side.rows["point"], own) & (side.rows["step"] == step)]
@@ -569,7 +569,7 @@ def _has_dropped(side: Side, inside: str, step: int) -> bool:
 
 
 def _drop_misaligned(pairs: Pairs, compared: Compared, a: Side) -> Compared:
-    """Drop wrong pairs: by order alone, different, and followed by a stronger pair in the same step that is equal."""
+    """Drop wrong pairs: pairs by order alone that differ, although a stronger pair after them in the step agrees."""
     weak = np.array([how == SEQUENCE for how in pairs.how], bool)
     if not weak.any() or not len(compared.a):
         return compared
@@ -585,7 +585,7 @@ def _drop_misaligned(pairs: Pairs, compared: Compared, a: Side) -> Compared:
 
 
 def _add_fused(compared: Compared, pairs: Pairs, a: Side, b: Side) -> Compared:
-    """Compare the parts of fused tensors by the norm of all of them together: their sketches do not add up."""
+    """Compare a fused tensor with its parts by the norm of all parts together: the sketches of parts do not add up."""
     found: list[tuple[Any, ...]] = []
     for mine, theirs in pairs.fused:
         steps = _sum_squares(a, mine), _sum_squares(b, theirs)
@@ -603,7 +603,7 @@ def _add_fused(compared: Compared, pairs: Pairs, a: Side, b: Side) -> Compared:
 
 
 def _sum_squares(side: Side, points: Sequence[int]) -> dict[int, tuple[int, float]]:
-    """Return for each step the last row of these points, and the sum of squares of all of them."""
+    """Return for each step the last row of these points, and the sum of squares of all their rows."""
     found: dict[int, tuple[int, float]] = {}
     for row in np.flatnonzero(np.isin(side.rows["point"], points)).tolist():
         step = int(side.rows["step"][row])
@@ -631,13 +631,13 @@ def _list(steps: Mapping[int, Any]) -> str:
 
 
 def find_nonfinite(side: Side, lean: Mapping[str, Array]) -> Array:
-    """Find the rows with values that are not finite. In a step that the scaler skipped these are intended."""
+    """Find the rows with values that are not finite, except in steps that the scaler skipped because of them."""
     skipped = [step for step, line in side.steps.items() if line.get("skipped")]
     return np.flatnonzero((lean["nonfinite"] > 0) & ~np.isin(lean["step"], skipped))
 
 
 def judge_finite(side: Side) -> tuple[Verdict, First | None]:
-    """Judge one trace: FAIL if an output is not finite while its inputs are."""
+    """Judge one trace: FAIL if a tensor is not finite. Also returns the first tensor that is not."""
     lean = load_lean(side.rows)
     found, first = find_nonfinite(side, lean), None
     findings = [Finding(VerdictKind.PASS, "", f"all {render_count(len(side.rows), 'tensor')} are finite")]

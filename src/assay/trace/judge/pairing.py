@@ -1,9 +1,9 @@
-"""Pairs the points of one side with those of the other, and records how.
+"""Pairs the points of one side with those of the other side, and records the rule of each pair.
 
-Points are paired by, in this order: a file of names; equal keys; equal hashes that are unique on both sides; equal
-weights, by the hashes of their rows (another name, a part of a fused weight, another precision); the order of the other
-points between those. A module that is paired takes its other points with it, and a module whose children are paired is
-paired itself.
+The rules for pairs are, in this order: a file of names; equal keys; equal hashes that are unique on both sides; equal
+weights, by the hashes of their rows (another name, a part of a fused weight, another precision); the order of points
+between pairs. The other points of paired modules are paired by the rest of their keys, and modules whose children are
+paired become paired modules.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from assay.trace.records import Weight
 
 NAMES, KEY, HASH, WEIGHTS, SEQUENCE = "names", "key", "hash", "weights", "sequence"
 STRONG = (NAMES, KEY, HASH, WEIGHTS)
-_CERTAIN = 0.9  # fraction of a parameter's rows that must be found
-_LONGEST_SEGMENT = 2000  # points between two anchors that are aligned one by one
+_CERTAIN = 0.9  # fraction of a parameter's rows that must be found in the other parameter
+_LONGEST_SEGMENT = 2000  # the most points between two anchors that are aligned
 Parameter = tuple[str, str]  # module and name
 
 
 class Pairs:
-    """`other`: for each point of A the one of B, or -1; `how`: by which rule. `fused`: points of one side that together
-    are one point of the other: of A, of B."""
+    """Pairs of points. `other`: for each point of A its point of B, or -1; `how`: the rule of each pair. `fused`: the
+    points of A and of B of which several on one side together are one point of the other side."""
 
     def __init__(self, a: Side, b: Side) -> None:
         self.a, self.b = a, b
@@ -71,8 +71,8 @@ class Pairs:
 
 
 def _find_shifts(*sides: Sequence[Key]) -> dict[tuple[str, str], int]:
-    """Return how many calls later B calls a module, if one side calls it more often in a step (an evaluation before the
-    training forward): by the first call with a backward, of the outermost module if it has none."""
+    """Return how many calls later B calls a module that one side calls more often in a step, as in an evaluation before
+    the training forward. The first calls with a backward are compared: the module's, else the outermost module's."""
     firsts = [dict(sorted({key[1:4:2] for key in keys if key[0] == "backward"}, reverse=True)) for keys in sides]
     lasts = [dict(sorted({key[1:4:2] for key in keys if key[0] == "forward"})) for keys in sides]
     moved = [module for module, last in lasts[0].items() if lasts[1].get(module, last) != last]
@@ -121,7 +121,7 @@ def translate_names(known: Iterable[str], names: Sequence[tuple[str, str]]) -> d
 
 
 def _find_unique(side: Side, points: Sequence[int]) -> dict[tuple[str, int, int], int]:
-    """Return phase, step and hash of each point's first row, if no other has the same hash and it is not all zeros."""
+    """Return points by phase, step and hash of their first row, if its hash is unique and it is not all zeros."""
     lean = load_lean(side.rows)
     _, first = np.unique(lean["point"], return_index=True)
     wanted = np.isin(lean["point"][first], points) & (lean["zeros"][first] < lean["count"][first]) & side.exact[first]
@@ -134,7 +134,7 @@ def _find_unique(side: Side, points: Sequence[int]) -> dict[tuple[str, int, int]
 
 
 def _find_modules(pairing: Pairs) -> dict[str, str]:
-    """Return the modules with a paired point, by the majority of their points."""
+    """Return the modules that have paired points, each with the module to which most of its points are paired."""
     votes: dict[str, Counter[str]] = {}
     for i, j in enumerate(pairing.other):
         if j >= 0:
@@ -146,14 +146,14 @@ def _find_modules(pairing: Pairs) -> dict[str, str]:
 
 
 def match_weights(a: Sequence[Weight], b: Sequence[Weight]) -> tuple[dict[str, str], list[tuple[Parameter, Parameter]]]:
-    """Return modules with the same parameters, and parameters that are a part of one of the other side (A, B)."""
-    # Shared weights have several names on a side: they are paired in order. Equal vectors (ones, zeros) are not
-    # evidence unless there is one on each side.
+    """Return modules with the same parameters, and parameters of which one is a part of the other side's (A, B)."""
+    # Shared weights have several names on a side: the names are paired in order. Equal vectors (ones, zeros) are not
+    # evidence unless each side has only one of them.
     same: list[tuple[Parameter, Parameter]] = []
     grouped = _group(b)
     for hashes, names in _group(a).items():
         others = grouped.get(hashes, [])
-        if len(names) == len(others) == 1 or (len(hashes) > 8 and others):  # 8 bytes: a single row
+        if len(names) == len(others) == 1 or (len(hashes) > 8 and others):  # 8 bytes are a single row
             same += zip(names, others, strict=False)
     modules: dict[str, str] = {}
     for mine, theirs in same:
@@ -166,7 +166,7 @@ def match_weights(a: Sequence[Weight], b: Sequence[Weight]) -> tuple[dict[str, s
     for mine, theirs in _match_parts(rest_a, rest_b):
         if sizes[mine] < sizes[theirs]:
             parts.append((mine, theirs))
-        else:  # most of the rows, or all in another order
+        else:  # both have most of the rows, or all rows in another order
             modules.setdefault(mine[0], theirs[0])
     inside_a = [(theirs, mine) for mine, theirs in _match_parts(rest_b, rest_a) if sizes[mine] < sizes[theirs]]
     return modules, [*parts, *inside_a]
@@ -180,7 +180,7 @@ def _group(weights: Sequence[Weight]) -> dict[bytes, list[Parameter]]:
 
 
 def _match_parts(small: Sequence[Weight], large: Sequence[Weight]) -> list[tuple[Parameter, Parameter]]:
-    """Match parameters with most of their rows in one that is as large or larger, in any order."""
+    """Match parameters of `small` with those of `large` that have most of their rows, in any order, and not fewer."""
     if not small or not large:
         return []
     rows = np.concatenate([each.hashes for each in large])
@@ -199,7 +199,7 @@ def _match_parts(small: Sequence[Weight], large: Sequence[Weight]) -> list[tuple
 
 
 def _find_parents(modules: Mapping[str, str], parts: Iterable[tuple[Parameter, Parameter]]) -> dict[str, str]:
-    """Return the containers of paired children, up to the outermost."""
+    """Return the modules that contain paired children, up to the outermost module."""
     pairs = {*modules.items(), *((mine[0], theirs[0]) for mine, theirs in parts)}
     parents: dict[str, str] = {}
     while pairs:
@@ -213,7 +213,7 @@ def _find_parents(modules: Mapping[str, str], parts: Iterable[tuple[Parameter, P
 
 
 def _list_fused(pairing: Pairs, parts: Sequence[tuple[Parameter, Parameter]]) -> Iterator[Any]:
-    """Yield outputs, gradients and parameters of modules that are one module on the other side."""
+    """Yield the outputs, gradients and parameters of modules that are a single module on the other side."""
     left_a, left_b = ({*points} for points in pairing.left)
     groups: dict[tuple[str, Parameter], set[Parameter]] = {}
     for mine, theirs in parts:
@@ -246,7 +246,7 @@ def _is_part(own: Key, whole: Key, members: set[Parameter], parameter: str) -> b
 
 
 def _align(pairing: Pairs) -> None:
-    """Pair the other points by phase, name and size, between anchors that come in the same order on both sides."""
+    """Pair unpaired points by phase, name and size, between anchors that come in the same order on both sides."""
     from difflib import SequenceMatcher
 
     a, b = pairing.a, pairing.b
@@ -269,8 +269,8 @@ def _align(pairing: Pairs) -> None:
 
 
 def _sign(side: Side) -> list[tuple[Any, ...]]:
-    """Return what two points must have in common to be aligned: how many elements they have, which output of their
-    module they are, and the shapes of its parameters."""
+    """Return what each point must have in common with another point to be aligned with it: the number of elements, the
+    position among the outputs of its module, and the shapes of the module's parameters."""
     shapes: dict[str, list[tuple[int, ...]]] = {}
     for each in side.weights:
         shapes.setdefault(each.module, []).append(tuple(each.shape))
@@ -281,11 +281,11 @@ def _sign(side: Side) -> list[tuple[Any, ...]]:
 
 
 def _keep_rising(pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the longest part of the anchors that comes in the same order on both sides."""
+    """Return the longest subsequence of the anchors that comes in the same order on both sides."""
     from bisect import bisect_left
 
     ends: list[int] = []
-    chain: list[int] = []  # number of the pair that ends each length
+    chain: list[int] = []  # number of the pair that ends the subsequence of each length
     before: list[int] = []
     for number, (_, theirs) in enumerate(pairs):
         at = bisect_left(ends, theirs)

@@ -1,10 +1,10 @@
-"""One side of a comparison: what its processes recorded, as rows that can be compared with those of the other side.
+"""One side of a comparison: the records of its processes, as rows that can be compared with those of the other side.
 
-Several ranks become one side. Where both sides have as many ranks, each rank is compared with its own number. Otherwise
-the ranks of a side are added up: replicas count once, shards add up (hash, sketch and counts: their indices are
+Several ranks become one side. If both sides have equally many ranks, ranks with the same number are compared. Otherwise
+the ranks of a side are added up: replicas count once, shards add up (hash, sketch and counts, whose indices are
 global), partial sums add up by their sketch. Placements that DDP is assumed to have must fit the shapes of the other
-side. If the placement of a tensor is not known, and it is not equal on all ranks, its norms alone add up: these show
-where to look, and are never a PASS.
+side. If the placement of a tensor is unknown, and the tensor is not equal on all ranks, its norms alone add up: norms
+show where to look, and are never a PASS.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Side:
     world: int
     is_whole: bool  # whether every process ended in order
     by_norm: Array = None  # for each row: whether its placement is unknown, so that only counts and norms add up
-    unplaced: int = 0  # how many points have rows of this kind
+    unplaced: int = 0  # how many points have rows of unknown placement
     drift: tuple[int, str, str] | None = None  # step, module and name: the first parameter whose replicas differ
 
     @property
@@ -43,7 +43,7 @@ class Side:
         return {key[1] for key in self.keys}
 
     def find_phases(self, *phases: str) -> Array:
-        """Return whether each point is of one of these phases."""
+        """Return for each point whether it is of one of these phases."""
         return np.array([key[0] in phases for key in self.keys], bool)
 
 
@@ -55,7 +55,7 @@ def build_sides(a: Sequence[Trace], b: Sequence[Trace]) -> tuple[Side, Side]:
 
 
 def are_alike(a: Sequence[Trace], b: Sequence[Trace]) -> bool:
-    """Return whether ranks are compared one by one: both sides have as many, which share tensors alike if known."""
+    """Return whether ranks are compared one by one: both sides have equally many, and known placements agree."""
     if len(a) != len(b) or len(a) == 1:
         return len(a) == len(b)
     mine, theirs = (dict(zip(build_keys(s[0].points), map(find_placement, s[0].points), strict=True)) for s in (a, b))
@@ -63,13 +63,13 @@ def are_alike(a: Sequence[Trace], b: Sequence[Trace]) -> bool:
 
 
 def _list_shapes(ranks: Sequence[Trace]) -> Shapes:
-    """Return the shapes of whole tensors, if this side has one process."""
+    """Return the shapes of whole tensors, which are known if the side has one process."""
     points = ranks[0].points if len(ranks) == 1 else ()
     return {key: points[number].shape for number, key in enumerate(build_keys(points))}
 
 
 def build_side(ranks: Sequence[Trace]) -> Side:
-    """Build a side of all ranks one by one: a point of rank 1 has another key than that of rank 0."""
+    """Build a side that has the points of each rank: the same point of two ranks has two keys."""
     if len(ranks) == 1:
         rows, order = ranks[0].rows, np.arange(len(ranks[0].rows))
     else:
@@ -77,7 +77,7 @@ def build_side(ranks: Sequence[Trace]) -> Side:
         parts = [np.array(each.rows) for each in ranks]
         for part, offset in zip(parts, offsets, strict=False):
             part["point"] += np.uint32(offset)
-            part["inputs"] = 0  # these are row numbers of a single rank
+            part["inputs"] = 0  # inputs are row numbers of a single rank
         rows = np.concatenate(parts)
         order = np.concatenate([np.arange(len(part)) * len(ranks) + rank for rank, part in enumerate(parts)])
     keys = [key for rank, each in enumerate(ranks) for key in build_keys(each.points, rank)]
@@ -96,7 +96,7 @@ def _finish(
 
 
 def build_keys(points: Sequence[Point], rank: int = 0) -> list[Key]:
-    """Return the keys of points; equal ones are numbered."""
+    """Return the keys of points; equal keys are numbered."""
     seen: dict[tuple[Any, ...], int] = {}
     keys = []
     for point in points:
@@ -107,7 +107,7 @@ def build_keys(points: Sequence[Point], rank: int = 0) -> list[Key]:
 
 
 def load_lean(rows: Array) -> dict[str, Array]:
-    """Return the narrow columns, copied in pieces: a file of gigabytes is never in memory as a whole."""
+    """Return copies of the narrow columns, read in pieces: a file of gigabytes is never in memory as a whole."""
     columns = {name: np.empty(len(rows), rows.dtype[name]) for name in LEAN}
     for start in range(0, len(rows), _CHUNK):
         part = rows[start : start + _CHUNK]
@@ -129,12 +129,12 @@ def release(rows: Array) -> None:
 
 
 def combine_ranks(ranks: Sequence[Trace], shapes: Shapes = {}) -> Side:  # noqa: B006 it is not changed
-    """Add up the ranks. `shapes`: those of the other side's tensors."""
+    """Build a side by adding up its ranks. `shapes`: the shapes of the other side's tensors."""
     if len(ranks) == 1:
         return build_side(ranks)
     lines = [_number_rows(each) for each in ranks]
     common = set(lines[0]).intersection(*lines[1:])
-    chosen = [key for key in lines[0] if key in common]  # in the order of the first rank
+    chosen = [key for key in lines[0] if key in common]  # keys in the order of the first rank
     parts = [np.array(each.rows[[line[key] for key in chosen]]) for each, line in zip(ranks, lines, strict=True)]
     points, keys = ranks[0].points, build_keys(ranks[0].points)
     is_equal = _find_equal(parts, ("hash",))
@@ -163,8 +163,8 @@ def _find_equal(parts: Sequence[Array], names: Sequence[str]) -> Array:
 
 
 def _choose_kind(point: Point, shape: tuple[int, ...] | None, is_alike: bool) -> str:
-    """Return how ranks share a tensor. An assumed placement must fit the shape of the other side's tensor, if there is
-    one. `is_alike`: every rank has the same values, whose hashes differ by the assumed indices."""
+    """Return how ranks share a tensor. An assumed placement must fit the shape of the other side's tensor, if it has
+    the tensor. `is_alike`: all ranks have the same values, and their hashes differ only by the assumed indices."""
     facts, kind = point.placement or {}, find_placement(point)
     if kind != "shard" or not facts.get("assumed") or shape == tuple(facts["global"]):
         return kind
@@ -231,7 +231,7 @@ def _add(parts: Sequence[Array], kinds: Array, means: Array) -> Array:
 
 
 def find_drift(ranks: Sequence[Trace]) -> tuple[int, str, str] | None:
-    """Return the first parameter, by step, that was equal on all ranks at the start and is not any more."""
+    """Return the first parameter, by step, that was equal on all ranks when the trace began and has become unequal."""
     lines = [_number_rows(each) for each in ranks]
     # the parameters whose rows are equal on all ranks when the trace begins
     tables = [{(each.module, each.name): each.hashes.tobytes() for each in rank.weights} for rank in ranks]
