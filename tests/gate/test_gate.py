@@ -319,6 +319,13 @@ def test_what_is_in_no_snapshot_counts(
     assert len(set(seen)) == len(seen)
     monkeypatch.setenv("GITHUB_RUN_ID", "7")
     assert look() == seen[-1]
+    found = passes.Passes(str(folder / "runs"), load_gate(load_settings()))
+    plan = found.plan(check, (), {"--farm"})
+    for rate, is_kept in (("0.06", False), ("0.05", True)):  # what the check itself changes
+        monkeypatch.setenv("RATE", rate)
+        found.keep(plan, check_execution.CheckOutcome(check, VerdictKind.PASS, "passed", None, cases=1))
+        assert plan.inputs
+        assert (plan.inputs.key in found._load(check)) is is_kept
 
 
 @pytest.mark.needs(golden=True)

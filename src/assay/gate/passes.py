@@ -110,7 +110,7 @@ class Passes:
             with suppress(FileNotFoundError, NotADirectoryError):
                 os.unlink(path)
             return
-        self._code = ""
+        self._code = self._environment = ""  # the check may have changed them
         if self._load_inputs(plan.check) != plan.inputs:
             return
         kept = {"format": _FORMAT, "line": plan.check.line, "at": time.time(), **asdict(plan.inputs)}
@@ -270,11 +270,9 @@ def _find_commits(words: Iterable[str], folder: str) -> list[str]:
     texts = sorted({text for word in words for text in re.split(r"=|\.\.\.?", word) if text})
     found = []
     for text in texts:
-        try:
+        with suppress(AssayError):
             done = run_git(folder, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{text}^{{commit}}")
-        except AssayError:
-            return []
-        found += [f"{text} {done.stdout.strip()}"] if done.returncode == 0 else []
+            found += [f"{text} {done.stdout.strip()}"] if done.returncode == 0 else []
     return found
 
 
