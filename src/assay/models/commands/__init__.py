@@ -25,6 +25,6 @@ GROUP = Group(
         "split": ("assay.models.commands.pieces:split", "Write layers as models of their own, with their inputs."),
         "layers": ("assay.models.commands.pieces:layers", "List the cases of a model, from its graph alone."),
         "convert": ("assay.models.commands.pieces:convert", "Write the model with another opset."),
-        "cache": ("assay.models.commands.cache:GROUP", "Show what is kept of earlier checks; clear it."),
+        "cache": ("assay.models.commands.cache:GROUP", "Show, share or clear compiled models and results."),
     },
 )
