@@ -36,7 +36,7 @@ class AdoptRequest(Request):
 
 
 def adopt(request: AdoptRequest, console: Console) -> int:
-    """Take runs that were uploaded as runs of your study: they are ranked, continued and repeated from then on.
+    """Adopt uploaded runs as runs of your study: they are ranked, continued and repeated from then on.
 
     job.sh and code/ are made again from your study file; logs and metrics stay. Everything else that came with a run,
     also its checkpoints, moves to received/ in its folder and is not used. A run that the file lacks is refused.
