@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 COMMANDS = {
     "doctor": ("assay.cli.doctor:doctor", "Show what works on this machine, and how to get the rest.", "Start"),
-    "run": ("assay.launch.commands.run:run", "Run what a study file describes and what is not finished yet.", "Run"),
+    "run": ("assay.launch.commands.run:run", "Run the runs of a study file that are not finished yet.", "Run"),
     "stop": ("assay.launch.commands.stop:stop", "Stop runs and everything they started.", "Run"),
     "rerun": (
         "assay.launch.commands.rerun:rerun",

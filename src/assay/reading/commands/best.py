@@ -30,10 +30,10 @@ class BestRequest(ReportFiles):
         multiple=True,
         metavar="METRIC[:min|max]",
         parse=split_commas,
-        help="Rank by this metric; given again, the Pareto set.  [default: as `assay sum` sorts]",
+        help="Rank by this metric; several metrics give the Pareto set.  [default: as `assay sum` sorts]",
     )
     where: Where | None = where_option()
-    group_by: tuple[str, ...] = group_option("contender")
+    group_by: tuple[str, ...] = group_option("entry")
     as_json: bool = json_option()
     fields: tuple[str, ...] = fields_option()
     junit = None
