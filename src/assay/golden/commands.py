@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from assay.values.notify import Notify
 
 GROUP = Group(
-    """Record a training that is good; check that a changed one still converges.
+    """Record a training that is good; check that a changed program still converges.
 
     FILE is the convergence harness's YAML, or a native study with a `golden:` section.
     """,
@@ -243,7 +243,7 @@ def check(request: GoldenCheckRequest, console: Console) -> int:
 
 
 def explain(request: GoldenRequest, console: Console) -> int:
-    """Show what began the difference that the last check of FILE found.
+    """Show where the difference began that the last check of FILE found.
 
     Execute the golden's commit and the current files with traces, at most three times each, from the checkpoint before
     the first bad window, to find the first step that differs, then the module, gradient, input, flag or optimiser

@@ -87,7 +87,7 @@ class BenchRunRequest(ResultRequest, ExecuteRequest):
         "--every", type=int, minimum=1, default=1, metavar="N", help="With --commits: every Nth, counted back from B."
     )
     skip_existing: bool = option(
-        "--skip-existing", default=False, help="With --commits: skip commits that were measured in this environment."
+        "--skip-existing", default=False, help="With --commits: skip executions that exist for this environment."
     )
     build: str | None = option("--build", metavar="TEXT", help="With --commits: run this in each work tree first.")
 
@@ -299,7 +299,7 @@ class HistoryRequest(ResultRequest):
     label: str | None = option("--label", metavar="TEXT", help="Only executions with this label.")
     min_effect: float | None = effect_option(
         None,
-        "Smaller changes are not reported, and PASS means that there is none this large.  [default: 0.01; PASS: 0.05]",
+        "Do not report smaller changes; PASS means that no change is this large.  [default: 0.01; PASS: 0.05]",
     )
     recent: int | None = option(
         "--recent", type=int, minimum=1, metavar="N", help="Only changes within the last N executions raise an alarm."

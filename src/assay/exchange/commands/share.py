@@ -87,9 +87,9 @@ class PullRequest(Request):
 def pull(request: PullRequest, console: Console) -> int:
     """Fetch NAME from the storage that `assay push` sent it to: a study, STUDY/RUN, STUDY/PATTERN, or a folder.
 
-    Only files that are not here yet are fetched. A run appears when it is complete. A run that is here in an older
-    state is brought up to date; it is refused if it has gone on here, or if another run has its name. Damaged runs in
-    the storage are reported, and the others are fetched.
+    Only files that are not here yet are fetched. A run appears when it is complete. An older state that is here is
+    brought up to date. A run is refused if it has gone on here, or if another run has its name. Damaged runs in the
+    storage are reported, and the others are fetched.
     """
     from assay.config.settings import load_settings
     from assay.errors import ExitCode, FormatError, UsageError

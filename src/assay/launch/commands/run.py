@@ -94,7 +94,7 @@ class RunRequest(Request):
 
 
 def run(request: RunRequest, console: Console) -> int:
-    """Expand FILE and run all runs that are not finished yet.
+    """Expand FILE and start the runs that are not finished yet.
 
     FILE is a study file of Assay, runx or mlrunner; it is recognised by its content. A repeated
     call keeps finished runs, follows running ones and continues interrupted ones. Ctrl-C stops the runs;

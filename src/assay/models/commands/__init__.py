@@ -7,8 +7,8 @@ GROUP = Group(
 
     \b
     assay model check net.onnx --target iree       every layer, and the whole
-    assay model bisect net.onnx --target iree      only the first wrong one
-    assay model reduce net.onnx --target iree      the smallest model that shows it
+    assay model bisect net.onnx --target iree      only the first wrong layer
+    assay model reduce net.onnx --target iree      the smallest model that fails
     assay model compare float.onnx int8.onnx       before and after quantisation or a rewrite
     assay model check net.py:build --target torch-compile      for a torch module
     """,

@@ -50,7 +50,7 @@ class RunFlags(Request):
     root: str | None = root_option("Where the runs go.  [default: ./runs]")
     timeout: float | None = _duration_option("--timeout", "Time limit of the whole run, as in 90s or 2h.")
     jobs: int | None = option(
-        "--jobs", type=int, minimum=1, metavar="N", help="Checks at once here.  [default: one per core]"
+        "--jobs", type=int, minimum=1, metavar="N", help="Checks at once on this machine.  [default: one per core]"
     )
     max_wait: float | None = _duration_option(
         "--max-wait", "Time limit for waiting until benchmarks and other checks have ended.  [default: 1h]"

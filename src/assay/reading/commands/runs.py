@@ -183,7 +183,7 @@ class LogsRequest(Request):
 
 
 def logs(request: LogsRequest, console: Console) -> int:
-    """Print the output of RUN: of the command that failed, else of the last one that began."""
+    """Print the output of RUN: of the command that failed, else of the last command that began."""
     from assay.reading.logs import copy_log, find_log
 
     if request.follow and request.errors:

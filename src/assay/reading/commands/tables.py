@@ -58,7 +58,7 @@ class TableRequest(Request):
         multiple=True,
         metavar="A,B",
         parse=split_commas,
-        help="Only runs that no other beats in all of these: metrics, parameters, time; each may have :min or :max.",
+        help="Runs that no other run beats in all of these: metrics, parameters, time; each may have :min or :max.",
     )
     group_by: tuple[str, ...] = group_option("row")
     metrics: tuple[str, ...] = option(
