@@ -657,7 +657,7 @@ def build_golden_report(folder: Path) -> Path:
 
 
 def build_store(damaged: str) -> Callable[[Path], Path]:
-    """A shared place with two runs, of which this manifest will be damaged."""
+    """Shared storage with two runs, of which this manifest will be damaged."""
 
     def build(folder: Path) -> Path:
         build_run("run.json")(folder)

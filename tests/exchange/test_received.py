@@ -551,7 +551,7 @@ def test_a_run_that_another_supervisor_has_begun_is_not_moved_away(tmp_path: Pat
 
 
 def pull_interrupted(owner: Owner, changes: dict[str, Change]) -> None:
-    """Runs of another machine, interrupted and then changed, as they come by a shared place."""
+    """Runs of another machine, interrupted and then changed, as they come by shared storage."""
     for run, change in changes.items():
         interrupt(owner.elsewhere / "runs" / "mine" / run)
         change(owner.elsewhere / "runs" / "mine" / run)

@@ -261,7 +261,7 @@ _JUDGEMENT = {
 }
 _TRIAGE = Operation(
     "triage",
-    "Write down a judgement about a change of a benchmark, as `assay bench triage`",
+    "Record a judgement about a change of a benchmark, as `assay bench triage`",
     ref("Action"),
     refusals=(400, 404, 409),
     body={"application/x-www-form-urlencoded": {"schema": ref("Judgement")}},

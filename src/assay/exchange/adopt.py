@@ -36,10 +36,10 @@ class AdoptRequest(Request):
 
 
 def adopt(request: AdoptRequest, console: Console) -> int:
-    """Take runs that were uploaded as runs of your study: they are ranked, continued and repeated from then on.
+    """Adopt uploaded runs as runs of your study: they are ranked, continued and repeated from then on.
 
     job.sh and code/ are made again from your study file; logs and metrics stay. Everything else that came with a run,
-    also its checkpoints, moves to received/ in its folder and is not used. A run that the file lacks is refused.
+    also its checkpoints, moves to received/ in its folder and is not used. A run that is not in the file is refused.
     """
     names, overrides = split_words(request.names, request.root, console)
     runs = find_chosen_runs(names, request.where, request.root)

@@ -92,8 +92,8 @@ class MlflowRequest(Request):
 def export_mlflow(request: MlflowRequest, console: Console) -> int:
     """Send STUDIES to MLflow: an experiment for each study, a run for each run.
 
-    Parameters, metrics with steps and times, tags, states and files: logs, run.json, environment.json and job.sh.
-    Called again, it sends what is new; nothing is sent twice.
+    Send parameters, metrics with steps and times, tags, states and files: logs, run.json, environment.json and job.sh.
+    A repeated call sends only what is new.
     """
     check_request(request)
     counts: Counter[str] = Counter()

@@ -1,4 +1,4 @@
-"""Folders in a shared place, such as a store of golden recordings, used through a copy on this machine.
+"""Folders in shared storage, such as a store of golden recordings, used through a copy on this machine.
 
 <cache>/stores/<digest of the address>/
     read/<name>/    the copy for commands that only read, several at once; updated when no command uses it

@@ -1,4 +1,4 @@
-"""Runs, studies and folders in a shared place: `assay push` sends them, and `assay pull` fetches them."""
+"""Runs, studies and folders in shared storage: `assay push` sends them, and `assay pull` fetches them."""
 
 from __future__ import annotations
 
@@ -125,13 +125,13 @@ def _build_study(location: StudyLocation, private: list[str]) -> OutgoingFolder:
     return OutgoingFolder(key, "study", location.name, meta, leaves_out=leaves_out, keeps=True)
 
 
-# ---------------------------------------------------------------- the content of a shared place
+# ---------------------------------------------------------------- the content of shared storage
 
 
 def find_shared(
     names: Sequence[str], where: Where | None, remote: Remote, damaged: list[FormatError]
 ) -> list[FolderManifest]:
-    """Return the runs and folders in the shared place for `names`: STUDY, STUDY/RUN, STUDY/PATTERN, or a folder.
+    """Return the runs and folders in the shared storage for `names`: STUDY, STUDY/RUN, STUDY/PATTERN, or a folder.
 
     Errors about unreadable runs and folders are added to `damaged`.
     """
@@ -218,7 +218,7 @@ def check_pull(found: Sequence[FolderManifest], remote: Remote, root: str, into:
 
 
 def _find_target(manifest: FolderManifest, root: str, into: str | None) -> str:
-    """Return the path that a folder or a run of a shared place gets on this machine."""
+    """Return the path that a folder or a run of shared storage gets on this machine."""
     if manifest.kind == "folder":
         return os.path.abspath(into or manifest.name)
     return os.path.join(root, *manifest.name.split("/"))

@@ -222,7 +222,7 @@ def upload(request: UploadRequest, console: Console) -> int:
     """Send finished runs to an `assay serve` that others read, and print the link.
 
     NAME is a study, STUDY/RUN, or a pattern such as 'STUDY/lr=0.1*'. The token is read from ASSAY_TOKEN. Secrets are
-    never sent. What is there already is not changed.
+    never sent. Runs that the server has already are not changed.
     """
     from assay.reading.choosing import find_chosen_runs
 

@@ -96,7 +96,7 @@ def find_sender(request: Request) -> Sender:
 _STORED = web.record(study=web.TEXT, run=web.TEXT, is_new=web.FLAG, link=web.TEXT)
 _UPLOAD = web.Operation(
     "upload",
-    "Store the runs of a zip archive of STUDY/RUN/FILE; 200: all of them were here already",
+    "Store the runs of a zip archive of STUDY/RUN/FILE; 200: all runs existed already",
     web.ref("Upload"),
     refusals=(400, 409, 415),
     more=(201,),

@@ -48,7 +48,7 @@ def gate(request: GateRequest, console: Console, group: Group) -> int:
     checks = ["golden check train.yml", "bench compare main HEAD", "model check net.onnx --target sim"]
 
     A check is a command line of Assay that judges. A PASS is used again where code, environment and declared data
-    (gate.data) are equal. Exit code 0: all passed. 1: one has failed. 3: one is inconclusive or changed.
+    (gate.data) are equal. Exit code 0: all passed. 1: a check failed. 3: a check is inconclusive or changed.
     """
     takes_stdout = check_targets(request.md, request.junit, as_json=request.as_json)
     settings = load_settings()

@@ -9,7 +9,7 @@ PLUGIN = Plugin(
     commands={
         "gate": ("assay.gate.gating:gate", "Execute all checks of a project: one exit code.", "Prove"),
         "try": ("assay.gate.try_command:try_command", "Show whether an idea is better than the base.", "Prove"),
-        "tries": ("assay.gate.try_command:tries", "List what was tried; confirm what was better.", "Prove"),
+        "tries": ("assay.gate.try_command:tries", "List tried ideas; confirm those that were better.", "Prove"),
     },
     settings={"gate": "assay.gate.gate_settings:read_gate_settings"},
     doctor=(Part("scipy", "stats", "assay try"),),

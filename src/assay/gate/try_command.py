@@ -67,22 +67,20 @@ def seeds_option(text: str, default: int | None = None) -> Any:
 class TryRequest(SideOptions):
     idea: str = argument("IDEA")
     command: tuple[str, ...] = argument("-- COMMAND...", multiple=True, required=False)
-    a_rev: str = option(
-        "--a-rev", "--base", default="HEAD", metavar="REV", help="What the idea is compared with: this commit."
-    )
+    a_rev: str = option("--a-rev", "--base", default="HEAD", metavar="REV", help="Compare the idea with this commit.")
     metric: Metric = option(
         "--metric",
         required=True,
         metavar="NAME:min|max[=REGEX]",
         parse=parse_metric,
-        help="What decides: its last value, logged or printed; or what the pattern finds in the output.",
+        help="Metric that decides, by its last value: logged, printed, or found in the output by REGEX.",
     )
     seeds: int = seeds_option("At most this many pairs of runs.", default=20)
     min_effect: float | None = option(
-        "--min-effect", metavar="FRACTION", parse=parse_effect, help="Smaller changes do not matter.  [default: 0.5%]"
+        "--min-effect", metavar="FRACTION", parse=parse_effect, help="Ignore smaller changes.  [default: 0.5%]"
     )
     min_change: float | None = option(
-        "--min-change", type=float, minimum=0, metavar="X", help="--min-effect as an amount; needed near zero."
+        "--min-change", type=float, minimum=0, metavar="X", help="--min-effect as an absolute value; needed near zero."
     )
     timeout_s: float | None = option(
         "--timeout", metavar="DURATION", parse=parse_timeout, help="Time limit of each run, as in 90s or 2h."
@@ -96,7 +94,7 @@ class TryRequest(SideOptions):
 
 
 def try_command(request: TryRequest, console: Console) -> int:
-    """Show whether an IDEA is better than the base: both run with the same seeds, until it is decided.
+    """Show whether an IDEA is better than the base: both run with the same seeds, until a verdict is reached.
 
     \b
     assay try "halve the batch" --metric val_loss:min -- python train.py --seed {seed}
@@ -149,7 +147,9 @@ def _build_question(request: TryRequest) -> TryQuestion:
 
 class TriesRequest(Request):
     confirm: bool = option(
-        "--confirm", default=False, help="Repeat each `better` with fresh seeds on both sides, and choose what is kept."
+        "--confirm",
+        default=False,
+        help="Repeat each `better` with fresh seeds on both sides, and choose those to keep.",
     )
     seeds: int | None = seeds_option("Pairs of each confirmation.  [default: as tried]")
     on: str | None = farm_option()
@@ -161,10 +161,10 @@ class TriesRequest(Request):
 
 
 def tries(request: TriesRequest, console: Console) -> int:
-    """List what was tried with `assay try`, and what came of it.
+    """List the ideas that were tried with `assay try`, and their verdicts.
 
     The best of many tries is often only lucky, and all of them share the runs of one base. --confirm therefore repeats
-    each `better` with fresh seeds on both sides; by Benjamini and Hochberg at most a tenth of what is kept is wrong.
+    each `better` with fresh seeds on both sides; by Benjamini and Hochberg at most a tenth of the kept ideas are wrong.
     """
     from assay.gate.try_report import build_tries_document
     from assay.gate.try_runs import build_place

@@ -39,14 +39,14 @@ if TYPE_CHECKING:
     from assay.values.notify import Notify
 
 GROUP = Group(
-    """Record a training that is good; check that a changed one still converges.
+    """Record a training that is good; check that a changed program still converges.
 
     FILE is the convergence harness's YAML, or a native study with a `golden:` section.
     """,
     {
         "gather": ("assay.golden.commands:gather", "Record a training and its noise."),
         "check": ("assay.golden.commands:check", "Check a training against its golden."),
-        "explain": ("assay.golden.commands:explain", "Show what began the difference, by traces of torch."),
+        "explain": ("assay.golden.commands:explain", "Show where the difference began, by traces of torch."),
         "history": ("assay.golden.commands:history", "Show what moved over many nights, and since when."),
         "validate": ("assay.golden.commands:validate", "Check FILE without running it."),
         "import": ("assay.golden.commands:import_", "Make a golden from another tool's files."),
@@ -139,7 +139,7 @@ def show_report(
 def gather(request: GatherRequest, console: Console) -> int:
     """Record a training and its noise.
 
-    Trains once and records the first steps, or what follows each checkpoint; then repeats them to measure the noise.
+    Train once and record the first steps, or the steps after each checkpoint; repeat them to measure the noise.
     """
     from assay.golden.flow.each_test import gather_file
 
@@ -152,7 +152,7 @@ def gather(request: GatherRequest, console: Console) -> int:
 def validate(request: ValidateRequest, console: Console) -> int:
     """Check FILE without running it.
 
-    Reports its errors, its patterns, and every command it makes.
+    Report the errors and patterns of FILE, and every command that it makes.
     """
     from assay.golden.flow.each_test import validate_file
     from assay.golden.flow.segments import GoldenOptions
@@ -174,8 +174,8 @@ def validate(request: ValidateRequest, console: Console) -> int:
 def show(request: GoldenShowRequest, console: Console) -> int:
     """Show a golden recording.
 
-    Shows its curves with their band, its noise, the smallest effect it finds, its drift.
-    STORE is a folder with recordings; FILE a manifest, or a convergence file together with --store.
+    The report has the curves with their band, the noise, the smallest effect that a check finds, and the drift. STORE
+    is a folder with recordings; FILE is a manifest, or a convergence file together with --store.
     """
     from assay.golden.recordings import load_recordings
     from assay.golden.report.other_commands import build_show_document
@@ -200,8 +200,8 @@ def show(request: GoldenShowRequest, console: Console) -> int:
 def rebase(request: RebaseRequest, console: Console) -> int:
     """Accept a new golden recording.
 
-    It replaces the old one, which is kept next to it. Exit code 0: accepted. 1: refused, and the old recording is
-    untouched.
+    The new recording replaces the old one, which is kept next to it. Exit code 0: accepted. 1: refused; the old
+    recording is unchanged.
     """
     from assay.golden.flow.rebase import rebase_file
     from assay.golden.report.other_commands import build_rebase_document
@@ -218,8 +218,8 @@ def rebase(request: RebaseRequest, console: Console) -> int:
 def check(request: GoldenCheckRequest, console: Console) -> int:
     """Check a training against its golden.
 
-    Runs each recorded segment again and compares. With --against and --from nothing is run, and neither FILE nor a
-    store is needed: two files are compared, or folders of them.
+    Run each recorded segment again, and compare. With --against and --from nothing is run, and neither FILE nor a store
+    is needed: two files, or two folders of files, are compared.
 
     Exit code 0: PASS. 1: FAIL, or a run crashed or timed out. 3: INCONCLUSIVE or CHANGED. The store is only read.
     """
@@ -243,12 +243,12 @@ def check(request: GoldenCheckRequest, console: Console) -> int:
 
 
 def explain(request: GoldenRequest, console: Console) -> int:
-    """Show what began the difference that the last check of FILE found.
+    """Show where the difference began that the last check of FILE found.
 
-    Executes the golden's commit and the current files with traces, at most three times each, from the checkpoint
-    before the first bad window: the first step that differs, then the module, gradient, input, flag or
-    optimiser group, then the operation. The answer is added to the report of the check. A trace sees nothing of a
-    program without torch; the report says so. Exit code: that of the check.
+    Execute the golden's commit and the current files with traces, at most three times each, from the checkpoint before
+    the first bad window, to find the first step that differs, then the module, gradient, input, flag or optimiser
+    group, then the operation. The result is added to the report of the check. A program without torch cannot be traced;
+    the report states this. The exit code is that of the check.
     """
     from assay.golden.flow.each_test import explain_file
 
@@ -278,7 +278,7 @@ def import_(request: GoldenImportRequest, console: Console) -> int:
     """Make a golden from another tool's files.
 
     PATH is a file or folder in any format of `check --against`. Several goldens of one environment become recordings of
-    one, and show its noise.
+    one golden, and show its noise.
     """
     from assay.golden.flow.against import import_golden
     from assay.golden.recordings import load_recordings
@@ -294,11 +294,12 @@ def import_(request: GoldenImportRequest, console: Console) -> int:
 def history(request: GoldenHistoryRequest, console: Console) -> int:
     """Show what moved over many nights, and since when.
 
-    Reads the kept checks of FILE; nothing is run. All checks of a day are one night. The level of each metric is
-    searched for lasting changes, as those of benchmarks are; goldens and devices are kept apart. A night is good when
-    it passed or was accepted.
+    Read the kept checks of FILE; nothing is run. All checks of a day are one night. The level of each metric is
+    searched for lasting changes, as in `assay bench history`; goldens and devices are judged separately. A night is
+    good when it passed or was accepted.
 
-    Exit code 0: nothing moved, or it was accepted. 1: worse. 3: moved, or not yet known.
+    Exit code 0: no metric moved, or the change was accepted. 1: a metric got worse. 3: a metric moved, or the result is
+    not yet known.
     """
     from assay.golden.config import load_golden_file
     from assay.golden.flow.history import load_histories, write_accepted
@@ -325,9 +326,9 @@ def history(request: GoldenHistoryRequest, console: Console) -> int:
 def selftest(request: SelftestRequest, console: Console) -> int:
     """Inject faults, to show which of them a check catches.
 
-    Each known fault is put into one segment. The faults are those of the file (golden.selftest) and of --env and
-    --flag. A run without any fault comes first and has to pass. Exit code 0: all were caught. 1: some were missed or
-    could not be tried.
+    Inject each known fault into one segment. The faults are those of the file (golden.selftest) and of --env and
+    --flag. A run without a fault comes first and has to pass. Exit code 0: all faults were caught. 1: some faults were
+    missed or could not be tried.
     """
     from assay.golden.flow.selftest import selftest_file
     from assay.golden.report.other_commands import build_selftest_document
@@ -341,10 +342,10 @@ def selftest(request: SelftestRequest, console: Console) -> int:
 def bisect(request: GoldenBisectRequest, console: Console) -> int:
     """Find the commit that broke convergence.
 
-    Commits are tried in a work tree of their own, never in yours. First both ends are checked: the good one has to
-    pass and the bad one to fail. Without --store the good end is gathered first. Commits that do not build or that
-    crash are skipped, inconclusive ones tried again. Every trial is kept: after a kill the same command continues.
-    Exit code 0: found. 3: not found; the report says why.
+    Commits are tried in a separate work tree, never in yours. First both ends are checked: the good commit has to pass
+    and the bad commit to fail. Without --store the good commit is gathered first. Commits that do not build or that
+    crash are skipped; inconclusive commits are tried again. Every trial is recorded: after a kill the same command
+    continues. Exit code 0: found. 3: not found; the report says why.
     """
     from assay.golden.flow.bisect import bisect_file
     from assay.golden.report.other_commands import build_bisect_document
@@ -360,10 +361,11 @@ def bisect(request: GoldenBisectRequest, console: Console) -> int:
 def blame(request: BlameRequest, console: Console) -> int:
     """Show whether the code or the environment moved the training.
 
-    Runs the golden's segments with two codes in two environments, each cell twice unless it is equal to another one bit
-    for bit. Code a is the commit that the golden was recorded with, code b the files as they are; what is not in git is
-    on neither side. A cell that does not run is an ERROR, the rest is reported. Exit code 0: each effect is known. 1: a
-    cell did not run. 3: an effect is not larger than the repeats differ.
+    Run the golden's segments in four cells: two versions of the code, each in two environments. A cell is run twice
+    unless it is equal to another cell bit for bit. Code a is the commit that the golden was recorded with, code b the
+    files as they are; files that are not in git are on neither side. A cell that does not run is an ERROR; the other
+    cells are reported. Exit code 0: each effect is known. 1: a cell did not run. 3: an effect is not larger than the
+    difference between repeats.
     """
     from assay.golden.flow.blame import blame_file
     from assay.golden.report.other_commands import build_blame_document

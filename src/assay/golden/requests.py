@@ -36,7 +36,7 @@ class GoldenRequest(Request):
         help="Where recordings and checkpoints are: a folder, or s3://BUCKET/golden.",
     )
     manifest_name: str = option(
-        "--manifest-name", default=DEFAULT_MANIFEST, metavar="NAME", help="Appended to the test's name."
+        "--manifest-name", default=DEFAULT_MANIFEST, metavar="NAME", help="Text to append to the test's name."
     )
     environment: str | None = option(
         "--environment", metavar="NAME", help="Use the golden of this environment; a part of its name is enough."
@@ -55,7 +55,7 @@ class GoldenRequest(Request):
 
 class GatherRequest(ReportPages, GoldenRequest):
     environment: str | None = option(
-        "--environment", metavar="NAME", help="Keep it next to the goldens of other environments, under this name."
+        "--environment", metavar="NAME", help="Keep the golden under this name, next to those of other environments."
     )
     replicas: int | None = option(
         "--replicas", type=int, minimum=1, metavar="N", help="Recordings of each segment in all.  [default: the file's]"
@@ -84,7 +84,7 @@ class GoldenShowRequest(Request):
     metrics: tuple[str, ...] = option(
         "-m", "--metric", multiple=True, metavar="METRIC", parse=split_commas, help="Only the curves of these metrics."
     )
-    no_plot: bool = option("--no-plot", default=False, help="No curves.")
+    no_plot: bool = option("--no-plot", default=False, help="Print no curves.")
     html: str | None = option("--html", metavar="FILE", help="Also write the recording as one HTML page; - for stdout.")
     as_json: bool = json_option()
 
@@ -97,7 +97,7 @@ class RebaseRequest(GoldenRequest):
         "--from",
         choices=("gather", "check"),
         default="gather",
-        help="A fresh gathering, or the runs of the last check, from the same checkpoints.",
+        help="Accept a new gathering, or the runs of the last check, from the same checkpoints.",
     )
     replicas: int | None = option(
         "--replicas", type=int, minimum=1, metavar="N", help="Recordings of each segment in all."
@@ -106,16 +106,16 @@ class RebaseRequest(GoldenRequest):
         "--allow-wider", default=False, help="Accept more noise, looser rules, fewer recordings, or new variants."
     )
     allow_failed: bool = option(
-        "--allow-failed", default=False, help="With --from check: also when the last check did not pass."
+        "--allow-failed", default=False, help="With --from check: accept a check that did not pass."
     )
     artifacts: str | None = option(
-        "--artifacts", metavar="DIR", help="From the runs of a check that CI kept; nothing is run on this machine."
+        "--artifacts", metavar="DIR", help="Accept the runs of a check that CI kept; run nothing on this machine."
     )
-    only_failing: bool = option("--only-failing", default=False, help="With --artifacts: tests that passed stay.")
+    only_failing: bool = option("--only-failing", default=False, help="With --artifacts: keep tests that passed.")
     environment_only: bool = option(
         "--environment-only",
         default=False,
-        help="Refuse where the golden's commit and the files as they are differ in this environment.",
+        help="Refuse if the golden's commit and the files as they are differ in this environment.",
     )
     md: str | None = ReportPages.md
     fresh: bool = option(
@@ -149,7 +149,7 @@ class SourceRequest(Request):
     """Options of commands that read goldens of other tools."""
 
     history: str | None = option(
-        "--history", metavar="DIR", help="Earlier good runs of the golden's environment: they show the noise."
+        "--history", metavar="DIR", help="Earlier good runs of the golden's environment, to measure the noise."
     )
     environment: str | None = GoldenRequest.environment
 
@@ -163,21 +163,21 @@ class AgainstRequest(SourceRequest):
         help="Run nothing: compare --from with this file or folder (Megatron-LM, torchtitan, TRL, trainer_state.json, "
         ":::MLLOG, RCP, TensorBoard, JSON lines, CSV, a golden of ours).",
     )
-    source: str | None = option("--from", metavar="PATH", help="With --against: the run, in any of these formats.")
+    source: str | None = option("--from", metavar="PATH", help="With --against: the run, in any format of --against.")
     tolerances: dict[str, float] = option(
         "--tolerance",
         multiple=True,
         metavar="[METRIC=]X",
         parse=_parse_tolerances,
         help="With --against: how much values may differ, as in 5% or 'lm loss=0.01'. Times and memory are judged "
-        "only with it.",
+        "only with a tolerance.",
     )
     names: dict[str, str] = option(
         "--map",
         multiple=True,
         metavar="METRIC=NAME",
         parse=_parse_names,
-        help="With --against: what the run calls a metric of the golden.",
+        help="With --against: the run's NAME for a METRIC of the golden.",
     )
 
 
@@ -196,18 +196,18 @@ class GoldenCheckRequest(ReportPages, AgainstRequest, GoldenRequest):
         type=int,
         minimum=1,
         metavar="N",
-        help="Runs of a segment while it is inconclusive.  [default: the file's]",
+        help="Most runs of a segment that stays inconclusive.  [default: the file's]",
     )
     only: tuple[str, ...] = option(
         "--only",
         multiple=True,
         metavar="METRIC",
-        help="Judge this metric alone, or one label of it, as in 'loss MLM'; may be repeated.",
+        help="Judge only this metric, or one of its labels, as in 'loss MLM'; may be given again.",
     )
     no_early_stop: bool = option(
-        "--no-early-stop", default=False, help="Run every segment to its end, also when it has failed."
+        "--no-early-stop", default=False, help="Run every segment to its end, even if it has failed."
     )
-    allow_changed: bool = option("--allow-changed", default=False, help="CHANGED is good enough: exit code 0.")
+    allow_changed: bool = option("--allow-changed", default=False, help="Exit with 0 also if the verdict is CHANGED.")
     every_row: bool = option("--all", default=False, help="Show every segment that passed, however many there are.")
 
 
@@ -216,10 +216,12 @@ class GoldenHistoryRequest(ReportPages, Request):
     tests: tuple[str, ...] = GoldenRequest.tests
     root: str | None = root_option("Where the runs are.  [default: ./runs]")
     accept: str | None = option(
-        "--accept", metavar="NIGHT", help="Accept a night (its date, or last), those after it, and their level."
+        "--accept", metavar="NIGHT", help="Accept a night (its date, or last), all later nights, and their level."
     )
-    withdraw: str | None = option("--withdraw", metavar="NIGHT", help="Withdraw earlier ones, from this night on.")
-    reason: str | None = option("--reason", metavar="TEXT", help="With --accept: why it is right; kept and shown.")
+    withdraw: str | None = option("--withdraw", metavar="NIGHT", help="Withdraw the acceptance from this night on.")
+    reason: str | None = option(
+        "--reason", metavar="TEXT", help="With --accept: why the level is right; kept and shown."
+    )
     every_row: bool = option("--all", default=False, help="Show every night, however many there are.")
     as_json: bool = json_option()
 
@@ -238,14 +240,14 @@ def _parse_faults(texts: tuple[str, ...], flag: str) -> tuple[Fault, ...]:
 
 class SelftestRequest(GoldenRequest):
     envs: tuple[Fault, ...] = option(
-        "--env", multiple=True, metavar="NAME=VALUE", parse=_parse_faults, help="Also with this variable set."
+        "--env", multiple=True, metavar="NAME=VALUE", parse=_parse_faults, help="Also inject this variable as a fault."
     )
     flags: tuple[Fault, ...] = option(
         "--flag",
         multiple=True,
         metavar="FLAG=VALUE",
         parse=_parse_faults,
-        help="Also with this flag; x0.9 scales the command's.",
+        help="Also inject this flag as a fault; x0.9 scales the command's value.",
     )
     segment: int | None = option(
         "--segment", type=int, metavar="STEP", help="The segment to try, by its first step.  [default: the middle one]"
@@ -259,7 +261,7 @@ class GoldenBisectRequest(GoldenRequest):
     good: str = option("--good", required=True, metavar="COMMIT", help="A commit whose training converges.")
     bad: str = option("--bad", required=True, metavar="COMMIT", help="A later commit whose training does not.")
     build: str | None = option(
-        "--build", metavar="COMMAND", help="Run at each commit before it is checked; skipped when it fails."
+        "--build", metavar="COMMAND", help="Run this at each commit before the check; skip commits where it fails."
     )
     build_timeout_s: float | None = option(
         "--build-timeout", metavar="DURATION", parse=parse_timeout, help="Time limit of --build, as in 10m."
@@ -267,7 +269,7 @@ class GoldenBisectRequest(GoldenRequest):
     patience: int = option(
         "--patience", type=int, minimum=1, default=3, metavar="N", help="Trials of a commit that stays inconclusive."
     )
-    fresh: bool = option("--fresh", default=False, help="Forget what an earlier call of the same search found.")
+    fresh: bool = option("--fresh", default=False, help="Ignore what an earlier call of the same search found.")
 
 
 class BlameRequest(SideOptions, GoldenRequest):

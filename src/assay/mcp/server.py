@@ -50,8 +50,8 @@ class McpRequest(Request):
 def serve(request: McpRequest, console: Console) -> int:
     """Serve studies to a coding agent: a Model Context Protocol server over stdio.
 
-    It reads, and starts or stops nothing unless --allow-run is given. An agent's configuration names it as the command
-    `assay mcp` in the folder of your project.
+    The server only reads; with --allow-run it also starts and stops runs. In the configuration of an agent, name it as
+    the command `assay mcp` in the folder of your project.
     """
     if find_spec("mcp") is None:
         raise MissingExtraError("assay mcp", "mcp")

@@ -64,7 +64,7 @@ class WaitRequest(Request):
 
 
 def wait(request: WaitRequest, console: Console) -> int:
-    """Wait for runs of STUDY, or of STUDY/PATTERN, and print one line of JSON: why it ended, and which runs match.
+    """Wait for runs of STUDY, or of STUDY/PATTERN, and print one line of JSON: why the wait ended and which runs match.
 
     Exit code 0: the condition holds. 3: --timeout has passed. 1: nothing runs any more and the condition does not hold;
     without --until: a run did not end well.

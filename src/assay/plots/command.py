@@ -43,7 +43,7 @@ class PlotRequest(Request):
         "-x",
         "--x",
         choices=("step", "epoch", "time"),
-        help="Over what; time is since the run's start.  [default: step]",
+        help="Values of the x axis; time is since the run's start.  [default: step]",
     )
     smooth: float | None = option(
         "--smooth", type=float, minimum=0, maximum=0.9999, metavar="W",

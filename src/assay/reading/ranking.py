@@ -309,7 +309,7 @@ def find_pareto_groups(data: IndexTable, groups: Sequence[RunGroup], keys: Seque
 def find_pareto_runs(data: IndexTable, keep: Sequence[int], names: Sequence[Asked]) -> list[int]:
     """Find the done runs that no other done run dominates. `names` are two or more keys."""
     if len(names) < 2:
-        raise UsageError("a Pareto front weighs two or more against each other", "as in pareto('loss', 'time')")
+        raise UsageError("a Pareto front needs two or more names", "as in pareto('loss', 'time')")
     done = [i for i in keep if data.rows[i].state is State.DONE and not data.rows[i].is_foreign]
     return find_pareto_rows(data, done, choose_sort(names, data, [data.rows[i].params for i in keep])).items
 

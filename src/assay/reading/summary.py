@@ -119,7 +119,7 @@ def build_summary(data: IndexTable, options: SummaryOptions, step_name: str = "s
         sort = tuple(key._replace(is_reversed=True) for key in sort)
     pareto = choose_sort(options.pareto, data, known) if options.pareto else ()
     if len(pareto) == 1:
-        raise UsageError("--pareto weighs two or more against each other", f"as in --pareto {options.pareto[0]},time")
+        raise UsageError("--pareto needs two or more names", f"as in --pareto {options.pareto[0]},time")
     metrics = _choose_metrics(data, options, (*sort, *pareto))
     hidden = len(data.metrics) - len(metrics) if options.metrics is None else 0
     if options.group_by:

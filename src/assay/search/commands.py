@@ -35,8 +35,8 @@ class ImportanceRequest(ReportFiles):
 def importance(request: ImportanceRequest, console: Console) -> int:
     """Show how much each parameter of STUDY affects a metric, by Optuna; for a search or any other study.
 
-    The parameters' shares add up to 1. They compare the best tenth of the runs with all (PED-ANOVA); a run goes by
-    the best value of the metric, and only runs that are done count.
+    The importances add up to 1. They compare the best tenth of the runs with all runs (PED-ANOVA); each run counts with
+    its best value of the metric, and only runs that are done count.
     """
     from assay.follow.locations import find_patterns
     from assay.follow.opening import open_index_of

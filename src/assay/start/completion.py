@@ -17,7 +17,7 @@ GROUP = Group(
     "Complete commands, options, studies, runs, metrics, columns, targets and farms in the shell.",
     {
         "install": ("assay.start.completion:install", "Complete in new shells from now on: bash, zsh or fish."),
-        "words": ("assay.start.completion:words", "Print what may follow LINE; the shell calls it."),
+        "words": ("assay.start.completion:words", "Print what may follow LINE; the shell calls this command."),
     },
 )
 SHELLS = ("bash", "zsh", "fish")

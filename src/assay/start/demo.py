@@ -89,7 +89,7 @@ Call = Callable[[Sequence[str]], int]
 class DemoRequest(Request):
     folder: str = option("--dir", default="assay-demo", metavar="DIR", help="Where to put the project.")
     plain: bool = option("--plain", default=False, help="Print lines instead of the live view.")
-    serve: bool = option("--serve", default=False, help="Then show it all in the browser, until Ctrl-C.")
+    serve: bool = option("--serve", default=False, help="Then show the results in the browser, until Ctrl-C.")
 
 
 def demo(request: DemoRequest, console: Console, call: Call) -> int:  # noqa: ARG001 it prints through the commands

@@ -50,7 +50,7 @@ class _Output(NamedTuple):
 def init(request: InitRequest, console: Console) -> int:
     """Write a study file for SCRIPT.py, from its argparse, click or Hydra flags and its first output.
 
-    The flags are read from the text. For the metrics the script is run once, with ARGUMENTs, for a few seconds.
+    The flags are read from the source. To find the metrics, the script is run once, with ARGUMENTs, for a few seconds.
     """
     script, target = _check_paths(request)
     flags = read_flags(script)

@@ -65,7 +65,7 @@ class TraceBisectRequest(SideOptions):
         default=tuple(range(1, 101)),
         metavar="N-N",
         parse=parse_steps,
-        help="Where to look, counted from 1.  [default: 1-100]",
+        help="Steps to search, counted from 1.  [default: 1-100]",
     )
     resume: str | None = option(
         "--resume", metavar="WORDS", help="Arguments that make the command continue from its {checkpoint}."

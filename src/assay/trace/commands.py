@@ -39,7 +39,7 @@ class TraceRunRequest(Request):
     steps: tuple[int, ...] = option(
         "--steps", default=(1,), metavar="N,N", parse=parse_steps, help="Steps to record, from 1.  [default: 1]"
     )
-    level: str = option("--level", default="module", choices=LEVELS, help="How much of each step.")
+    level: str = option("--level", default="module", choices=LEVELS, help="How much of each step to record.")
     only: tuple[str, ...] = option("--in", multiple=True, metavar="PATTERN", help="Only modules of these paths.")
     keep: tuple[str, ...] = option(
         "--keep", multiple=True, metavar="PATTERN", help="Keep whole tensors of these modules."
@@ -51,16 +51,16 @@ class TraceRunRequest(Request):
         maximum=20,
         default=0,
         metavar="N",
-        help="Run it N more times, the first activation moved by one unit in the last place.",
+        help="Run the program N more times, with the first activation moved by one unit in the last place.",
     )
-    prove: bool = option("--prove", default=False, help="Run it once more, to show that the trace changes nothing.")
-    inside: bool = option("--inside", default=False, help="Also inside compiled regions: emulates precision casts.")
+    prove: bool = option("--prove", default=False, help="Run once more, to show that the trace changes nothing.")
+    inside: bool = option("--inside", default=False, help="Also record compiled regions; emulates precision casts.")
     placement: tuple[tuple[str, str], ...] = option(
         "--placement",
         default=(),
         metavar="FILE",
         parse=load_placement,
-        help="How ranks share tensors: lines 'PATTERN = S(0)'.",
+        help="File that states how ranks share tensors: lines 'PATTERN = S(0)'.",
     )
     root: str | None = root_option()
     quiet: bool = quiet_option()
@@ -74,7 +74,7 @@ def run(request: TraceRunRequest, console: Console) -> int:
     assay trace run --steps 1,2 -- python train.py --lr 0.1
 
     The program is started as it is, also `python -m` and torchrun. A step ends with the optimiser's step; in a program
-    that only infers it is a call of the outermost module.
+    that only infers, a step is a call of the outermost module.
     """
     from assay.launch.api import RunHooks
     from assay.trace.recording import PROOF, TraceStep, check_target, describe_nothing, judge_proof, record_program
@@ -178,7 +178,7 @@ class TraceDiffRequest(Request):
     a: str = argument("A")
     b: str | None = argument("[B]", required=False)
     names: str | None = option(
-        "--names", metavar="FILE", help="Lines `NAME-IN-A = NAME-IN-B`; * stands for the same text in both."
+        "--names", metavar="FILE", help="File of lines `NAME-IN-A = NAME-IN-B`; * stands for the same text in both."
     )
     html: str | None = option("--html", metavar="FILE", help="Write the report as one HTML page; - for stdout.")
     root: str | None = root_option()
@@ -186,13 +186,13 @@ class TraceDiffRequest(Request):
 
 
 def diff(request: TraceDiffRequest, console: Console) -> int:
-    """Say where the traces A and B begin to differ; of A alone, where it stops being finite.
+    """Find where the traces A and B begin to differ; for A alone, where its values stop being finite.
 
-    A and B are runs, or folders that `assay trace run -o` wrote. The answer is the first module whose inputs agree and
-    whose output does not, or the flag, optimiser group, weight or input that began it.
+    A and B are runs, or folders that `assay trace run -o` wrote. The result is the first module whose inputs agree and
+    whose output does not, or the flag, optimiser group, weight or input that began the difference.
 
-    Exit code 0: equal bit for bit, or within the noise that was recorded with --noise. 1: beyond it. 3: without noise
-    not equal (CHANGED), or undecided (INCONCLUSIVE).
+    Exit code 0: equal bit for bit, or within the noise that was recorded with --noise. 1: beyond the noise. 3: without
+    noise not equal (CHANGED), or undecided (INCONCLUSIVE).
     """
     from assay.show.report_files import check_targets, write_text
     from assay.trace.comparing import load_recording

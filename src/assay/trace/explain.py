@@ -29,7 +29,7 @@ class ExplainOptions(Request):
     explain: bool = option(
         "--explain",
         default=False,
-        help="Unless it is PASS: trace the golden's code and yours, and show what began the difference.",
+        help="Unless the verdict is PASS: trace the golden's code and yours, and show where the difference began.",
     )
 
 

@@ -38,7 +38,7 @@ class ServeRequest(Request):
         "--root", multiple=True, metavar="DIR", help="Where studies are; may be given again.  [default: as `assay ls`]"
     )
     index: str | None = option("--index", metavar="ADDRESS", help="The index to read, as ASSAY_INDEX names it.")
-    host: str = option("--host", default="127.0.0.1", metavar="ADDRESS", help="Where to listen.")
+    host: str = option("--host", default="127.0.0.1", metavar="ADDRESS", help="Address to listen on.")
     port: int = option("--port", type=int, minimum=0, maximum=65535, default=PORT, metavar="N", help="0: a free port.")
     names: tuple[str, ...] = option(
         "--name", multiple=True, metavar="NAME", help="Another name of this server; may be given again."
@@ -49,13 +49,13 @@ class ServeRequest(Request):
         help="Tokens, one a line: write|read|upload|upload:PREFIX TOKEN.  [default: a new one]",
     )
     tls_cert: str | None = option("--tls-cert", metavar="FILE", help="Serve https, with this certificate (PEM).")
-    tls_key: str | None = option("--tls-key", metavar="FILE", help="Its private key.  [default: in --tls-cert]")
+    tls_key: str | None = option("--tls-key", metavar="FILE", help="Key of --tls-cert.  [default: in --tls-cert]")
 
 
 def serve(request: ServeRequest, console: Console) -> int:
     """Show studies, goldens, benchmarks and models in the browser, until Ctrl-C.
 
-    Reading needs no token on this machine; stopping, repeating, tagging and uploading need the one that is printed.
+    Reading needs no token on this machine; stopping, repeating, tagging and uploading need the token that is printed.
     """
     if request.index is not None:
         os.environ["ASSAY_INDEX"] = request.index

@@ -55,7 +55,7 @@ ROUTES = Routes()
 
 @ROUTES.json("/api/openapi.json", "describe", OBJECT, refusals=())
 def send_openapi(request: Request) -> Response:
-    """This document"""
+    """The OpenAPI description of this interface"""
     return send(build_document(request.app.state.entries))
 
 
@@ -81,7 +81,7 @@ def send_studies(request: Request) -> Response:
 
 @ROUTES.json("/api/studies/{study}", "showStudy", ref("StudyFacts"))
 def send_study(request: Request) -> Response:
-    """What a study has: states, metrics, parameters"""
+    """States, metrics and parameters of a study"""
     snapshot = load_study(request)
     names, best = find_names(snapshot), find_best(snapshot)
     return send(
@@ -138,7 +138,7 @@ def send_runs(request: Request) -> Response:
 
 @ROUTES.json("/api/studies/{study}/verdicts", "listVerdicts", many(ref("Verdict")))
 def send_verdicts(request: Request) -> Response:
-    """What was judged: a finding each, the newest last"""
+    """The findings of all verdicts of a study, the newest last"""
     return send(load_verdicts(load_study(request).location))
 
 
@@ -198,7 +198,7 @@ def build_series_facts(series: Series, metric: str, known: Sequence[str], points
 
 @ROUTES.json("/api/compare", "compareRuns", many(ref("Comparison")), (_COMPARED,))
 def send_comparison(request: Request) -> Response:
-    """The first run with each other one, as `assay diff --json`"""
+    """The differences between the first run and each of the others, as `assay diff --json`"""
     site = get_site(request)
     names = list(dict.fromkeys(request.query_params.getlist("run")))
     if len(names) > _MOST_COMPARED:
@@ -278,17 +278,17 @@ SCHEMAS: Mapping[str, Schema] = {
 # ---------------------------------------------------------------- the OpenAPI document
 
 _REASONS = {
-    400: "A value is not valid; the answer names it",
-    401: "A token is needed, or it is wrong",
+    400: "A value is not valid; the answer names the value",
+    401: "The token is missing or not valid",
     403: "The token does not allow this, or the request comes from another site",
     404: "There is no such study, run, metric or log",
     405: "The address does not take this method",
-    409: "It was tried and refused: the command failed, or a run of this name has other content",
-    413: "Too large",
-    415: "The body is not of the kind that is taken here",
+    409: "The command failed, or a run of this name has other content",
+    413: "The body is too large",
+    415: "The type of the body is not accepted here",
     421: "The server has another name",
-    422: "Understood, and cannot be done",
-    429: "Too many within a minute",
+    422: "The request is valid and cannot be carried out",
+    429: "Too many wrong tokens or uploads within a minute",
     503: "The study or the index cannot be read now",
 }
 _PLAIN = (401, 403, 421)  # statuses of answers in plain text, which the guard sends
@@ -308,7 +308,7 @@ def build_document(entries: Iterable[RouteEntry]) -> dict[str, Any]:
         "info": {
             "title": "Assay",
             "version": "1",
-            "description": "What `assay serve` answers to programs. Reading needs no token on the machine itself.",
+            "description": "The JSON interface of `assay serve`. Reading needs no token on the machine itself.",
         },
         "paths": paths,
         "components": {"schemas": schemas, "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}},
@@ -317,7 +317,7 @@ def build_document(entries: Iterable[RouteEntry]) -> dict[str, Any]:
 
 def _build_operation(entry: RouteEntry, operation: Operation) -> dict[str, Any]:
     content = {"application/json": {"schema": operation.answer}}
-    good = {str(status): {"description": "As asked", "content": content} for status in (200, *operation.more)}
+    good = {str(status): {"description": "Success", "content": content} for status in (200, *operation.more)}
     refusals = sorted({*operation.refusals, *_PLAIN, *((413, 429) if entry.scope != "read" else (429,)), 503})
     names = [part[1:-1].partition(":")[0] for part in entry.path.split("/") if part.startswith("{")]
     in_path = [UrlParam(name, _PATH_PARAMS.get(name, name), needed=True) for name in names]

@@ -33,7 +33,7 @@ class OpenRequest(Request):
 def open_page(request: OpenRequest, console: Console) -> int:
     """Open the page of all studies, of STUDY or of RUN in the browser.
 
-    A server that shows this folder is used where one runs, else one is started in the background. Without a display the
+    A running server that shows this folder is used, else a server is started in the background. Without a display the
     address is printed.
     """
     check_parts()

@@ -30,7 +30,7 @@ class ReportRequest(TableRequest):
 def report(request: ReportRequest, console: Console) -> int:
     """Write a study or a verdict as one HTML page for mail and CI: nothing is loaded from elsewhere, no script.
 
-    STUDY as for `assay sum`. VERDICT is STUDY[/ID] of a golden check, bench[/BENCHMARK] or bench/BASE..HEAD, and
+    STUDY is as for `assay sum`. VERDICT is STUDY[/ID] of a golden check, bench[/BENCHMARK] or bench/BASE..HEAD, and
     model[/RUN]. With options that choose runs, the page shows their table. The exit code is 0 for every verdict.
     """
     from assay.follow.api import find_patterns, open_index_of

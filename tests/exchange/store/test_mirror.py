@@ -1,4 +1,4 @@
-"""Folders in a shared place: sent once, compared by hash, never half, never outside; on a path and on each emulator."""
+"""Folders in shared storage: sent once, compared by hash, never half, never outside; on a path and on each emulator."""
 
 from __future__ import annotations
 

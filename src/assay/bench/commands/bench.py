@@ -70,7 +70,7 @@ _MOST_NOTES = 10
 
 class BenchRunRequest(ResultRequest, ExecuteRequest):
     methods: tuple[str, ...] = argument("METHOD...", multiple=True, required=False)
-    label: str | None = option("--label", metavar="TEXT", help="Kept with each execution, to compare and to group by.")
+    label: str | None = option("--label", metavar="TEXT", help="Label of each execution, to compare and to group by.")
     profile: tuple[ProfileWindow, ...] | None = option(
         "--profile",
         metavar="START:END",
@@ -78,16 +78,16 @@ class BenchRunRequest(ResultRequest, ExecuteRequest):
         help="Profile this window, in seconds; END may be left out; 2:5,8:9 for two.",
     )
     profiler: Literal["auto", "framework", "py-spy"] = option(
-        "--profiler", choices=("auto", "framework", "py-spy"), default="auto", help="What takes the profile."
+        "--profiler", choices=("auto", "framework", "py-spy"), default="auto", help="Profiler to use."
     )
     commits: str | None = option(
-        "--commits", metavar="A..B", help="At each commit after A up to B, checked out one by one in random order."
+        "--commits", metavar="A..B", help="Run at each commit after A up to B, checked out one by one in random order."
     )
     every: int = option(
         "--every", type=int, minimum=1, default=1, metavar="N", help="With --commits: every Nth, counted back from B."
     )
     skip_existing: bool = option(
-        "--skip-existing", default=False, help="With --commits: skip what was measured there in this environment."
+        "--skip-existing", default=False, help="With --commits: skip executions that exist for this environment."
     )
     build: str | None = option("--build", metavar="TEXT", help="With --commits: run this in each work tree first.")
 
@@ -95,9 +95,9 @@ class BenchRunRequest(ResultRequest, ExecuteRequest):
 def run(request: BenchRunRequest, console: Console) -> int:
     """Run benchmarks: one process for each method and trial.
 
-    A benchmark that raises, crashes, hangs, reports NaN or nothing at all is a recorded failure, and the others still
+    A benchmark that raises, crashes, hangs, reports NaN or nothing at all is recorded as failed, and the others still
     run. Exit code 0: all succeeded. Every execution is a run of the study `bench`. METHOD may be the folder or a file
-    of a suite of asv's, or of tests with pytest's fixture `benchmark`.
+    of an asv suite, or of tests with the pytest fixture `benchmark`.
 
     With --commits your files are not touched. After a kill the same command continues. A commit that cannot be built
     is skipped: exit code 3.
@@ -152,10 +152,10 @@ class CompareRequest(ResultRequest, ExecuteRequest):
     a_env: str = SideOptions.a_env
     b_env: str = SideOptions.b_env
     build: str | None = option("--build", metavar="TEXT", help="For checkouts: run this in each work tree first.")
-    method: str | None = option("--method", metavar="METHOD", help="Only this benchmark of BASE and HEAD.")
+    method: str | None = option("--method", metavar="METHOD", help="Compare only this benchmark of BASE and HEAD.")
     metrics: tuple[str, ...] = option("--only", multiple=True, metavar="METRIC", help="Only these metrics. Repeatable.")
     directions: dict[str, Direction] = better_option()
-    min_effect: float = effect_option(0.05, "Smaller differences do not matter.")
+    min_effect: float = effect_option(0.05, "Ignore smaller differences.")
     most: int | None = most_option()
     across: bool = option(
         "--across-setups",
@@ -163,10 +163,10 @@ class CompareRequest(ResultRequest, ExecuteRequest):
         help="Also judge executions of different environments (machines, drivers, versions).",
     )
     allow_changed: bool = option(
-        "--allow-changed", default=False, help="Better than expected is good enough: exit code 0."
+        "--allow-changed", default=False, help="Exit with 0 also if the result is better than expected."
     )
     baseline: str | None = option(
-        "--baseline", metavar="NAME", help="Base: these executions. Head: METHOD... run now, or the newest code."
+        "--baseline", metavar="NAME", help="Use this baseline as BASE; HEAD is METHOD... run now, or the newest code."
     )
     no_confirm: bool = option("--no-confirm", default=False, help="With --git: report FAIL without running again.")
     everything: bool = all_option()
@@ -176,13 +176,13 @@ def compare(request: CompareRequest, console: Console) -> int:
     """Compare labels, commits, folders or files.
 
     Only executions of the same environment (processor, accelerator, driver, versions) are judged; where BASE and HEAD
-    have none in common, the code and the machine cannot be separated, and it is inconclusive.
+    have no environment in common, code and machine cannot be separated, and the verdict is INCONCLUSIVE.
 
-    With --git both commits are checked out into separate trees and run in turns; what looks worse is run again
-    before it is called a FAIL. --a-rev and --b-rev name them one by one; --a-rev alone compares with the files as they
-    are. --a-env and --b-env run them in two environments; without commits both sides are the files as they are. Exit
-    code 0: not worse. 1: worse. 3: inconclusive. 2: --min-effect is smaller than this machine can
-    show, by its last `assay bench selftest`.
+    With --git both commits are checked out into separate trees and run in turns; a metric that looks worse is measured
+    again before the verdict is FAIL. --a-rev and --b-rev name the commits one by one; --a-rev alone compares its commit
+    with the files as they are. --a-env and --b-env run the sides in two environments; without commits both sides are
+    the files as they are. Exit code 0: not worse. 1: worse. 3: inconclusive. 2: --min-effect is smaller than the effect
+    that this machine can show, by its last `assay bench selftest`.
     """
     check_result_options(request)
     methods = [*request.what, *(method.name for method in request.commands)]
@@ -251,16 +251,16 @@ def _show_comparison(
 
 class BenchBisectRequest(ExecuteRequest):
     methods: tuple[str, ...] = argument("METHOD", multiple=True, required=False)
-    good: str = option("--good", required=True, metavar="COMMIT", help="Where it was still good.")
-    bad: str = option("--bad", default="HEAD", metavar="COMMIT", help="Where it is worse.")
+    good: str = option("--good", required=True, metavar="COMMIT", help="A commit at which the metric was still good.")
+    bad: str = option("--bad", default="HEAD", metavar="COMMIT", help="A commit at which the metric is worse.")
     metric: str = option("--on", default="wall_time", metavar="METRIC", help="The metric that got worse.")
     directions: dict[str, Direction] = better_option()
-    min_effect: float = effect_option(0.05, "Smaller differences do not matter.")
+    min_effect: float = effect_option(0.05, "Ignore smaller differences.")
     most: int | None = most_option()
     build: str | None = option(
         "--build", metavar="TEXT", help="Run this in each work tree first; commits where it fails are skipped."
     )
-    fresh: bool = option("--fresh", default=False, help="Forget what an earlier call of the same search found.")
+    fresh: bool = option("--fresh", default=False, help="Ignore what an earlier call of the same search found.")
     everything: bool = all_option()
     as_json: bool = json_option("Print the result as JSON.")
 
@@ -268,9 +268,9 @@ class BenchBisectRequest(ExecuteRequest):
 def bisect(request: BenchBisectRequest, console: Console) -> int:
     """Find the commit that made a metric worse.
 
-    Each commit runs in turns with the good one, in separate trees. The bad end is tried first: it has to be worse.
-    The first worse commit and the one before it are tried twice before one is named. Every answer is kept:
-    after a kill the same command continues. Exit code 0: found. 3: not found; the report says why.
+    Each commit runs in turns with the good commit, in separate trees. The bad commit is tried first: it has to be
+    worse. The first worse commit and the commit before it are tried twice before the search ends. Every result is
+    recorded: after a kill the same command continues. Exit code 0: found. 3: not found; the report says why.
     """
     methods = [*request.methods, *(method.name for method in request.commands)]
     options = choose_fields(CompareOptions, request)
@@ -299,13 +299,13 @@ class HistoryRequest(ResultRequest):
     label: str | None = option("--label", metavar="TEXT", help="Only executions with this label.")
     min_effect: float | None = effect_option(
         None,
-        "Smaller changes are not reported, and PASS means that there is none this large.  [default: 0.01; PASS: 0.05]",
+        "Do not report smaller changes; PASS means that no change is this large.  [default: 0.01; PASS: 0.05]",
     )
     recent: int | None = option(
         "--recent", type=int, minimum=1, metavar="N", help="Only changes within the last N executions raise an alarm."
     )
     since: float | None = option(
-        "--since", metavar="TIME", parse=parse_since, help="Only executions since then: 1y or 6w ago, or a date."
+        "--since", metavar="TIME", parse=parse_since, help="Only executions since TIME: 1y or 6w ago, or a date."
     )
     changes: bool = option(
         "--changes", default=False, help="List each lasting change of every benchmark and metric: exit code 0."
@@ -314,9 +314,9 @@ class HistoryRequest(ResultRequest):
         "--better", choices=("min", "max"), help="Which direction is better, where the name does not show it."
     )
     confirm: bool = option(
-        "--confirm", default=False, help="Execute it again where the newest executions are outlying, and judge again."
+        "--confirm", default=False, help="Execute benchmarks again if the newest executions are outliers, and judge."
     )
-    foreign_limit: float = foreign_option("With --confirm: how much of all cores others may use.")
+    foreign_limit: float = foreign_option("With --confirm: fraction of all cores that other processes may use.")
     everything: bool = all_option()
     root: str | None = bench_root_option()
 
@@ -324,13 +324,13 @@ class HistoryRequest(ResultRequest):
 def history(request: HistoryRequest, console: Console) -> int:
     """Show where METRIC changed, and by how much.
 
-    Names the commits, and whether the environment changed as well. METHOD may be the end of a name; without it
-    every benchmark that reports METRIC is judged. Exit code 1: it got worse, stayed so, and has no decision
-    (`assay bench triage`), it creeps, or its newest execution failed. 3: the environment or the label changed
-    as well, there are too few executions (fewer than 6; in a new environment fewer than 4), the newest are outliers
-    (--confirm executes it again), the newest was disturbed and does not count, it got twice as good or better, or they
-    are too noisy to show a change of --min-effect.
-    2: a single execution is not a history; imported results cannot be confirmed.
+    The report names the commits of each change, and whether the environment changed as well. METHOD may be the end of a
+    name; without METHOD every benchmark that reports METRIC is judged. Exit code 1: the metric got worse, stayed worse,
+    and has no judgement (`assay bench triage`); it gets gradually worse; or the newest execution failed. 3: the
+    environment or the label changed as well; there are too few executions (fewer than 6; in a new environment fewer
+    than 4); the newest are outliers (--confirm executes the benchmark again); the newest was disturbed and does not
+    count; the metric got twice as good or better; or the executions are too noisy to show a change of --min-effect. 2:
+    a single execution is not a history; imported results cannot be confirmed.
     """
     check_result_options(request)
     options = choose_fields(HistoryOptions, request)
@@ -369,8 +369,8 @@ class BaselineRequest(Request):
 def baseline(request: BaselineRequest, console: Console) -> int:
     """Name executions as a baseline to compare with.
 
-    `set NAME [REV]` names the executions that a label or commit has now; REV is HEAD where it is left out. They stay
-    the base of `assay bench compare --baseline NAME` when there are newer ones. `remove NAME` forgets the name.
+    `set NAME [REV]` names the executions that a label or commit has now; REV is HEAD by default. `assay bench compare
+    --baseline NAME` compares with these executions, also when there are newer ones. `remove NAME` removes the name.
     """
     if request.action in ("set", "remove") and request.name is None:
         raise UsageError("no NAME is given", f"such as: assay bench baseline {request.action} main")
@@ -393,9 +393,9 @@ class BenchSelftestRequest(ResultRequest, ExecuteRequest):
 def selftest(request: BenchSelftestRequest, console: Console) -> int:
     """Show the smallest effect that can be seen on this machine.
 
-    Compares a benchmark with itself, in turns: METHOD, or a built-in one. The result is kept: `assay bench compare`
-    refuses a smaller --min-effect. Exit code 0: equal code is judged as equal. 1: as different, a false
-    alarm. 3: undecided.
+    METHOD, or a built-in benchmark, is compared with itself, in turns. The result is kept: `assay bench compare`
+    refuses a smaller --min-effect. Exit code 0: equal code is judged as equal. 1: equal code is judged as different, a
+    false alarm. 3: the comparison is inconclusive.
     """
     check_result_options(request)
     quieted = console.quieted(request.quiet or request.as_json)
@@ -415,7 +415,7 @@ class TriageRequest(Request):
     method: str = argument()
     change: str = argument()
     judgement: Literal["ack", "invalid", "wontfix", "open"] = argument(choices=("ack", "invalid", "wontfix", "open"))
-    note: str = option("--note", default="", metavar="TEXT", help="The reason, kept and shown.")
+    note: str = option("--note", default="", metavar="TEXT", help="Reason for the judgement, kept and shown.")
     everything: bool = all_option()
     root: str | None = bench_root_option()
 
@@ -423,9 +423,9 @@ class TriageRequest(Request):
 def triage(request: TriageRequest, console: Console) -> int:
     """Record a judgement about a change of METRIC.
 
-    Later verdicts respect it. CHANGE is the execution where it begins, a commit of its range, or `last`. ack: seen,
-    no alarm. wontfix: the new level is meant. invalid: the executions of that level do not count. open: withdraw an
-    earlier judgement.
+    Later verdicts respect the judgement. CHANGE is the execution where the change begins, a commit of its range, or
+    `last`. ack: seen, no alarm. wontfix: the new level is intended. invalid: the executions of that level do not count.
+    open: withdraw an earlier judgement.
     """
     meant = request.metric, request.method, request.change
     console.print_lines(triage_change(*meant, request.judgement, request.note, request.root, request.everything))
@@ -457,8 +457,8 @@ class BenchTableRequest(Request):
 def table(request: BenchTableRequest, console: Console) -> int:
     """Compare environments side by side: medians with their spread.
 
-    ± is half the distance between the quartiles, in percent of the median. METHOD may be the end of a name; without it
-    every benchmark has its own rows.
+    ± is half the distance between the quartiles, in percent of the median. METHOD may be the end of a name; without
+    METHOD every benchmark has its own rows.
     """
     if request.as_csv + request.as_json + request.as_markdown > 1:
         raise UsageError("choose one of --csv, --json and --md")
@@ -478,16 +478,16 @@ def table(request: BenchTableRequest, console: Console) -> int:
 
 class ImportRequest(Request):
     files: tuple[str, ...] = argument("FILE...", multiple=True)
-    label: str | None = option("--label", metavar="TEXT", help="Kept with each execution.")
+    label: str | None = option("--label", metavar="TEXT", help="Label of each execution.")
     root: str | None = bench_root_option()
 
 
 def import_files(request: ImportRequest, console: Console) -> int:
     """Import results of other tools into the history.
 
-    PerfZero summaries, asv results, pytest-benchmark and google-benchmark JSON, MLPerf :::MLLOG lines. What a tool
-    recorded as failed is a failed execution. A file that cannot be read adds nothing and gives exit code 2 in the end,
-    the others are imported; one that was imported before adds nothing new.
+    FILE has PerfZero summaries, asv results, pytest-benchmark or google-benchmark JSON, or MLPerf :::MLLOG lines. A
+    result that a tool recorded as failed becomes a failed execution. Executions that were imported before are not added
+    again. If a file cannot be read, the others are imported, and the exit code is 2.
     """
     found = import_results(request.files, request.root, request.label, console)
     known = f"{found.known} {'was' if found.known == 1 else 'were'} known"

@@ -175,7 +175,7 @@ def bench_root_option() -> Any:
 
 
 def all_option() -> Any:
-    return option("--all", default=False, help="Contaminated and profiled executions count as well.")
+    return option("--all", default=False, help="Count contaminated and profiled executions as well.")
 
 
 def better_option() -> Any:
@@ -192,7 +192,7 @@ def foreign_option(text: str) -> Any:
 
 
 def most_option() -> Any:
-    help_text = "Trials of a commit while it is inconclusive.  [default: 30]"
+    help_text = "Most trials of a commit that stays inconclusive.  [default: 30]"
     return option("--most-trials", type=int, minimum=1, metavar="N", help=help_text)
 
 
@@ -211,7 +211,7 @@ class ExecuteRequest(Request):
         multiple=True,
         metavar="NAME=REGEX",
         parse=parse_patterns,
-        help="A number in the output: {number}, or the first group. Repeatable.",
+        help="Read a number from the output: {number}, or the first group. Repeatable.",
     )
     trials: int | None = option(
         "--trials",
@@ -224,34 +224,34 @@ class ExecuteRequest(Request):
         "--timeout", metavar="DURATION", parse=parse_timeout, help="Time limit of each execution, as in 90s or 2h."
     )
     slots: str | None = slots_option("one at a time")
-    jobs: int | None = jobs_option("N at once on the CPU: they disturb each other.")
+    jobs: int | None = jobs_option("Run N at once on the CPU; they disturb each other.")
     farm: str | None = farm_option("--farm")  # not --on, which names a metric in `assay bench bisect`
     python: str | None = option(
-        "--python", metavar="PATH", parse=check_python, help="Another interpreter for the methods."
+        "--python", metavar="PATH", parse=check_python, help="Run the methods with this interpreter."
     )
     first_path: tuple[str, ...] = option(
-        "--path", multiple=True, metavar="DIR", help="Put first on sys.path. Repeatable."
+        "--path", multiple=True, metavar="DIR", help="Put this folder first on sys.path. Repeatable."
     )
     data_dir: str = option(
-        "--data-dir", default="", metavar="DIR", help="Given to constructors as data_dir and root_data_dir."
+        "--data-dir", default="", metavar="DIR", help="Pass this folder to constructors as data_dir and root_data_dir."
     )
     constructor_args: dict[str, Any] = option(
-        "--args", metavar="JSON", parse=parse_arguments, help="Further arguments for constructors."
+        "--args", metavar="JSON", parse=parse_arguments, help="Pass further arguments to constructors."
     )
     env: tuple[tuple[str, str], ...] = option(
-        "--env", multiple=True, metavar="NAME=VALUE", parse=parse_pairs, help="Environment of the methods. Repeatable."
+        "--env", multiple=True, metavar="NAME=VALUE", parse=parse_pairs, help="Environment variable. Repeatable."
     )
     refuse_contaminated: bool = option(
         "--refuse-contaminated",
         default=False,
-        help="A result that other processes may have disturbed does not count: exit code 3.",
+        help="Do not count results that other processes may have disturbed: exit code 3.",
     )
-    foreign_limit: float = foreign_option("How much of all cores others may use.")
+    foreign_limit: float = foreign_option("Fraction of all cores that other processes may use.")
     max_wait_s: float | None = option(
         "--max-wait",
         metavar="DURATION",
         parse=parse_timeout,
-        help="Limit for waiting for a benchmark or for checks of others.  [default: 1h]",
+        help="Time limit for waiting until other benchmarks and model checks have ended.  [default: 1h]",
     )
     root: str | None = bench_root_option()
     quiet: bool = quiet_option()
@@ -262,7 +262,7 @@ class ResultRequest(ReportFiles):
 
     as_json: bool = json_option("Print the result as JSON.")
     webhook: str | None = option(
-        "--webhook", metavar="URL", help="Send the findings there as JSON when not everything passed."
+        "--webhook", metavar="URL", help="Send the findings to URL as JSON unless everything passed."
     )
 
 

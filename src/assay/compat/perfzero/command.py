@@ -43,34 +43,34 @@ command.__doc__ = _DESCRIPTION
 FLAGS = {  # by group: metavar (None: a switch), help
     "": {
         "benchmark_methods": ("METHODS", "module.Class.method, or module.Class.filter:REGEX; comma-joined or repeated"),
-        "benchmark_num_trials": ("N", "how often each method is run"),
+        "benchmark_num_trials": ("N", "run each method this often"),
         "benchmark_class_type": ("TYPE", "tf_benchmark: constructors get perfzero_constructor_args and nothing else"),
         "perfzero_constructor_args": ("JSON", "further constructor arguments"),
-        "tpu_parameters": ("JSON", "its name is given to constructors as tpu"),
+        "tpu_parameters": ("JSON", "the name in JSON is passed to constructors as tpu"),
         "profiler_enabled_time": (
             "B:E",
             "profile this window, in seconds after the method began; E may be left out; 2:5,8:9 for two",
         ),
-        "execution_id": ("ID", "of the first execution; further ones get a number appended"),
+        "execution_id": ("ID", "id of the first execution; further executions get a number appended"),
         "debug": ("", "print more"),
     },
-    "what is brought in": {
+    "inputs": {
         "git_repos": (
             "URL;BRANCH;HASH",
             "check out into WORKSPACE/site-packages; comma-joined or repeated; branch and hash may be left out",
         ),
-        "use_cached_site_packages": ("", "use repositories that are there without updating them"),
+        "use_cached_site_packages": ("", "use existing repositories without updating them"),
         "python_path": ("A,B", "folders of WORKSPACE/site-packages that are appended to sys.path"),
         "data_downloads": (
             "URL;PATH",
             "fetch into ROOT_DATA_DIR/PATH; comma-joined or repeated; URL;PATH;sha256:HEX is checked",
         ),
-        "gcs_downloads": ("URL;PATH", "the older name; fetched first"),
-        "root_data_dir": ("DIR", "given to constructors as data_dir and root_data_dir (default: %(default)s)"),
+        "gcs_downloads": ("URL;PATH", "older name of --data_downloads; fetched first"),
+        "root_data_dir": ("DIR", "passed to constructors as data_dir and root_data_dir (default: %(default)s)"),
         "gcloud_key_file_url": ("URL", "a service account's key, for this call only (default: none)"),
         "workspace": ("DIR", "in the working directory (default: %(default)s)"),
     },
-    "what is kept with each result": {
+    "labels of each result": {
         "ml_framework_build_label": ("TEXT", "names the build of the framework"),
         "execution_label": ("TEXT", "names the kind of execution; `assay bench compare` finds executions by it"),
         "platform_name": ("TEXT", "names the platform"),
@@ -78,19 +78,19 @@ FLAGS = {  # by group: metavar (None: a switch), help
     },
     "where results go": {
         "output_gcs_url": ("URL", "send each output folder to URL/EXECUTION_ID: gs://, s3://, az://, file://"),
-        "scratch_gcs_url": ("URL", "given to constructors as output_dir, as URL/EXECUTION_ID"),
+        "scratch_gcs_url": ("URL", "URL/EXECUTION_ID is passed to constructors as output_dir"),
         "bigquery_project_name": ("NAME", "add a row for each execution to a table of this project"),
-        "bigquery_dataset_table_name": ("DATASET.TABLE", "the table"),
+        "bigquery_dataset_table_name": ("DATASET.TABLE", "the table of --bigquery_project_name"),
         "result_upload_methods": ("MODULE.FUNCTION", "call these with each summary; comma-joined"),
     },
     "beyond the original": {
         "timeout": ("DURATION", "time limit of each execution, as in 90s or 2h"),
         "python": ("PATH", "another interpreter for the methods; it needs no Assay installed"),
-        "profiler": ("WHO", "auto, framework or py-spy"),
+        "profiler": ("NAME", "auto, framework or py-spy"),
         "slots": ("LIST", "0,1 (GPUs), 0+1 (one slot of two), cpu:4 (default: one at a time)"),
         "root": ("DIR", "where the runs of the history go (default: ./runs)"),
-        "refuse_contaminated": ("", "a result that other processes may have affected does not count"),
-        "foreign_limit": ("FRACTION", "how much of all cores others may use (default: 0.1)"),
+        "refuse_contaminated": ("", "do not count results that other processes may have affected"),
+        "foreign_limit": ("FRACTION", "fraction of all cores that other processes may use (default: 0.1)"),
         "quiet": ("", "on stderr, print only problems"),
     },
 }

@@ -18,7 +18,7 @@ class PushRequest(Request):
     to: str = option("--to", metavar="ADDRESS", required=True, help="s3://, gs:// or az://BUCKET/PREFIX, or a folder.")
     where: Where | None = where_option()
     check: bool = option(
-        "--check", default=False, help="Ask the store for every file; one that is damaged there is sent again."
+        "--check", default=False, help="Ask the storage for every file; send files again that are damaged there."
     )
     dry_run: bool = option("--dry-run", default=False, help="Only print what would be sent.")
     quiet: bool = quiet_option()
@@ -27,9 +27,9 @@ class PushRequest(Request):
 
 
 def push(request: PushRequest, console: Console) -> int:
-    """Send NAME to a shared place: a study, STUDY/RUN, a pattern such as 'STUDY/lr=0.1*', or any other folder.
+    """Send NAME to shared storage: a study, STUDY/RUN, a pattern such as 'STUDY/lr=0.1*', or any other folder.
 
-    Only what is not there yet is sent; each file is then verified by its hash. After a kill the same command
+    Only files that are not there yet are sent; each file is then verified by its hash. After a kill the same command
     continues. Secrets are never sent; the code of a study is sent once.
     """
     from assay.exchange.sharing import choose_folders
@@ -76,8 +76,8 @@ class PullRequest(Request):
     address: str = option(
         "--from", metavar="ADDRESS", required=True, help="s3://, gs:// or az://BUCKET/PREFIX, or a folder."
     )
-    where: Where | None = where_option("Only runs that matched this when they were sent.")
-    into: str | None = option("--into", metavar="DIR", help="For a folder: where it goes.  [default: ./NAME]")
+    where: Where | None = where_option("Only runs that matched EXPR when they were sent.")
+    into: str | None = option("--into", metavar="DIR", help="Where a folder goes.  [default: ./NAME]")
     dry_run: bool = option("--dry-run", default=False, help="Only print what would be fetched.")
     quiet: bool = quiet_option()
     as_json: bool = json_option()
@@ -85,11 +85,11 @@ class PullRequest(Request):
 
 
 def pull(request: PullRequest, console: Console) -> int:
-    """Fetch NAME from where `assay push` has sent it: a study, STUDY/RUN, STUDY/PATTERN, or a folder.
+    """Fetch NAME from the storage that `assay push` sent it to: a study, STUDY/RUN, STUDY/PATTERN, or a folder.
 
-    Only what is not here yet is fetched. A run appears when all of it is here. One that is here already is brought up
-    to date; another run of the same name, and one that has gone on here, are refused. What is damaged in the store is
-    named, and the rest is fetched.
+    Only files that are not here yet are fetched. A run appears when it is complete. An older state that is here is
+    brought up to date. A run is refused if it has gone on here, or if another run has its name. Damaged runs in the
+    storage are reported, and the others are fetched.
     """
     from assay.config.settings import load_settings
     from assay.errors import ExitCode, FormatError, UsageError

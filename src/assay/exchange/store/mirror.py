@@ -1,4 +1,4 @@
-"""Folders in a shared place (an object store, or a path), sent and fetched without sending any content twice.
+"""Folders in shared storage (an object store, or a path), sent and fetched without sending any content twice.
 
 <address>/objects/<2 digits>/<sha256>   the content of files, each stored once
 <address>/<key>.json                    a folder: the names of its files with size, SHA-256, permissions and time

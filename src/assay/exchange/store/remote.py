@@ -1,4 +1,4 @@
-"""The interface of a shared place: named objects below an address, in an object store or in a folder."""
+"""The interface of shared storage: named objects below an address, in an object store or in a folder."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Remote(Protocol):
 
 
 def open_remote(address: str, notify: Notify = ignore) -> Remote:
-    """Open a shared place. Raise UsageError for an invalid address, InfrastructureError if the place cannot be used."""
+    """Open shared storage. Raise UsageError for an invalid address, InfrastructureError if it cannot be used."""
     scheme = parse_scheme(address, (*STORES, FILE))
     if scheme in STORES:
         object_store.check_installed(address)

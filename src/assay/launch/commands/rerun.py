@@ -39,13 +39,13 @@ class RerunRequest(Request):
         "--set", multiple=True, metavar="KEY=VALUE", help="For new runs: another value of a key of the file."
     )
     start: str | None = option(
-        "--from", choices=("checkpoint",), help="A new run that begins with the newest checkpoint of this one."
+        "--from", choices=("checkpoint",), help="Make new runs from the newest checkpoint of each run."
     )
     on: str | None = farm_option()
     slots: str | None = slots_option()
     jobs: int | None = jobs_option()
     new_code: bool = option(
-        "--new-code", default=False, help="Use the current code, also for runs that did not fail; code.N has the old."
+        "--new-code", default=False, help="Use the current code, also for runs that did not fail; code.N keeps the old."
     )
     old_code: bool = option("--old-code", default=False, help="Use the recorded code, also for failed runs.")
     quiet: bool = quiet_option()
@@ -57,11 +57,11 @@ class RerunRequest(Request):
 def rerun(request: RerunRequest, console: Console) -> int:
     """Run studies, runs or patterns again: a new attempt of each.
 
-    A failed run gets the current code, and a message if that has changed; other runs, and runs of runx's files, keep
-    their recorded code. All commands are run, also those that an earlier attempt finished. Results of earlier attempts
-    are kept.
+    A failed run gets the current code, with a message if the code has changed; other runs, and runs of runx's files,
+    keep their recorded code. All commands are run, also those that an earlier attempt finished. Results of earlier
+    attempts are kept.
 
-    With PARAMETER=VALUE, or --from checkpoint, it makes new runs of the same study instead: with these parameters
+    With PARAMETER=VALUE, or --from checkpoint, new runs of the same study are made instead, with these parameters
     changed, and with the code that a repeated run would get.
     """
     names, overrides = split_words(request.names, request.root, console)

@@ -68,7 +68,7 @@ class RunRequest(Request):
     settings: tuple[str, ...] = option(
         "--set", multiple=True, metavar="KEY=VALUE", help="Another value of a key of the file, e.g. timeout=2h."
     )
-    where: Where | None = where_option("Only the runs that match; one that was not started yet is queued.")
+    where: Where | None = where_option("Only the runs that match; runs that were not started yet are `queued`.")
     sample: int | None = option("--sample", type=int, minimum=1, metavar="N", help="A random part of each sweep.")
     seed: int | None = option("--seed", type=int, metavar="N", help="Make --sample repeatable.")
     retry: frozenset[State] = option(
@@ -94,7 +94,7 @@ class RunRequest(Request):
 
 
 def run(request: RunRequest, console: Console) -> int:
-    """Expand FILE and run what is not finished yet.
+    """Expand FILE and start the runs that are not finished yet.
 
     FILE is a study file of Assay, runx or mlrunner; it is recognised by its content. A repeated
     call keeps finished runs, follows running ones and continues interrupted ones. Ctrl-C stops the runs;

@@ -31,8 +31,8 @@ class StopRequest(Request):
 def stop(request: StopRequest, console: Console) -> int:
     """Stop runs and everything they started: studies, runs, or patterns such as 'STUDY/lr=0.1*'.
 
-    The supervisor of a study that is named as a whole is stopped too, so that none of its runs starts any more; with
-    --where it goes on.
+    The supervisor of a study that is named as a whole is stopped too, so that no further run of the study starts; with
+    --where the supervisor goes on.
     """
     runs = find_chosen_runs(request.names, request.where, request.root)
     is_whole = request.where is None

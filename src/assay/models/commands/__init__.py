@@ -7,8 +7,8 @@ GROUP = Group(
 
     \b
     assay model check net.onnx --target iree       every layer, and the whole
-    assay model bisect net.onnx --target iree      only the first wrong one
-    assay model reduce net.onnx --target iree      the smallest model that shows it
+    assay model bisect net.onnx --target iree      only the first wrong layer
+    assay model reduce net.onnx --target iree      the smallest model that fails
     assay model compare float.onnx int8.onnx       before and after quantisation or a rewrite
     assay model check net.py:build --target torch-compile      for a torch module
     """,
@@ -25,6 +25,6 @@ GROUP = Group(
         "split": ("assay.models.commands.pieces:split", "Write layers as models of their own, with their inputs."),
         "layers": ("assay.models.commands.pieces:layers", "List the cases of a model, from its graph alone."),
         "convert": ("assay.models.commands.pieces:convert", "Write the model with another opset."),
-        "cache": ("assay.models.commands.cache:GROUP", "Show what is kept of earlier checks; clear it."),
+        "cache": ("assay.models.commands.cache:GROUP", "Show, share or clear compiled models and results."),
     },
 )

@@ -20,21 +20,21 @@ from assay.values.table import Column, Table
 def _find_sharing() -> dict[str, tuple[str, str]]:
     """Return the commands of the plug-in `models-sharing`, if it is available."""
     offered = merge("functions")
-    known = {"push": "Send what is kept to a shared place.", "pull": "Fetch what is missing here from a shared place."}
+    known = {"push": "Send artifacts to shared storage.", "pull": "Fetch missing artifacts from shared storage."}
     return {word: (offered[name], text) for word, text in known.items() if (name := f"model-cache.{word}") in offered}
 
 
 GROUP = Group(
     """Show, share or clear compiled models and results.
 
-    They are kept by content: a changed model, tool or flag never gets an old one.
+    The key of an artifact covers model, tool and flags: a change of any of them makes a new artifact.
 
-    ASSAY_CACHE is the folder, ASSAY_CACHE_LIMIT how large it may grow (10 GiB by default).
+    ASSAY_CACHE is the folder, ASSAY_CACHE_LIMIT its largest size (10 GiB by default).
     """,
     {
-        "ls": ("assay.models.commands.cache:ls", "List what is kept, the least recently used first."),
+        "ls": ("assay.models.commands.cache:ls", "List artifacts, the least recently used first."),
         **_find_sharing(),
-        "clear": ("assay.models.commands.cache:clear", "Remove everything that no running check uses."),
+        "clear": ("assay.models.commands.cache:clear", "Remove all artifacts that no running check uses."),
     },
 )
 _COLUMNS = (
@@ -50,7 +50,7 @@ class ListCacheRequest(Request):
 
 
 def ls(request: ListCacheRequest, console: Console) -> int:
-    """List what is kept, the least recently used first."""
+    """List artifacts, the least recently used first."""
     console.write_document(build_document(*load_cache()), as_json=request.as_json)
     return int(ExitCode.OK)
 
@@ -60,7 +60,7 @@ class ClearRequest(Request):
 
 
 def clear(request: ClearRequest, console: Console) -> int:  # noqa: ARG001 it has no options
-    """Remove everything that no running check uses."""
+    """Remove all artifacts that no running check uses."""
     cleared = clear_cache()
     kept = f"; {render_count(cleared.kept, 'artifact')} in use left" if cleared.kept else ""
     removed = render_count(cleared.removed, "artifact")

@@ -28,7 +28,7 @@ _PASTED = ("command", "model", "folder", "manner", "origin", "diffs", "hint")  #
 
 class ModelReportRequest(ReportPages):
     as_json: bool = json_option("Print the report as JSON.")
-    every: bool = option("--all", default=False, help="Every layer in the table, also of a very long model.")
+    every: bool = option("--all", default=False, help="Show every layer in the table, also of a very long model.")
 
 
 class ModelRunRequest(RunFlags, ModelReportRequest, ModelFlags):
@@ -63,7 +63,7 @@ class BisectModelRequest(ModelRunRequest):
 
 
 def bisect(request: BisectModelRequest, console: Console) -> int:
-    """Find the first layer of MODEL that a target gets wrong, for as little work as it takes."""
+    """Find the first layer of MODEL that a target gets wrong, without computing every layer."""
     return run_request(request, "bisect", console)
 
 

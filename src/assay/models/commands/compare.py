@@ -23,21 +23,21 @@ if TYPE_CHECKING:
 
 class CompareModelsRequest(ModelRunRequest):
     other: str = argument()
-    reference: str | None = option("--reference", metavar="TARGET", help="What computes MODEL.  [default: ort]")
-    target: str | None = option("--target", metavar="TARGET", help="What computes OTHER.  [default: the reference]")
+    reference: str | None = option("--reference", metavar="TARGET", help="Target for MODEL.  [default: ort]")
+    target: str | None = option("--target", metavar="TARGET", help="Target for OTHER.  [default: the reference]")
     vote: str = "none"  # a second reference is not useful for two models
     ops: bool = False
     forward: bool = False
     output: None = None
     keep_outputs: str | None = keep_option()
-    bisect: bool = option("--bisect", default=False, help="Only the first wrong layer, for as little work as it takes.")
+    bisect: bool = option("--bisect", default=False, help="Find only the first wrong layer; do not compute all.")
 
 
 def compare(request: CompareModelsRequest, console: Console) -> int:
     """Compare OTHER with MODEL, layer by layer: before and after quantisation, a fusion or another export.
 
-    Layers are paired by name, else by structure and weights. What a quantised layer may be off by is measured on MODEL,
-    rounded to as many bits.
+    Layers are paired by name, else by structure and weights. The bound of a quantised layer is measured on MODEL,
+    rounded to the same number of bits.
 
     \b
     assay model compare float.onnx int8.onnx
@@ -69,7 +69,7 @@ class JudgeRequest(ModelReportRequest):
 
 
 def judge(request: JudgeRequest, console: Console) -> int:
-    """Judge the outputs in PATH again, or PATH (what should be) and ACTUAL of any tool. Nothing is executed.
+    """Judge the outputs in PATH again, or ACTUAL against PATH, outputs of any tool. Nothing is executed.
 
     \b
     assay model judge kept --tolerance rel=1e-3    a folder of --keep-outputs

@@ -39,13 +39,11 @@ class TensorsRequest(Request):
     shape: tuple[int, ...] | None = option(
         "--shape", metavar="DIMS", parse=_parse_shape, help="Shape of raw files, as in 1,3,224,224."
     )
-    abs_bound: float | None = option(
-        "--abs", type=float, metavar="X", help="Absolute error that is allowed; integers too."
-    )
+    abs_bound: float | None = option("--abs", type=float, metavar="X", help="Allowed absolute error, also of integers.")
     rel_bound: float | None = option(
-        "--rel", type=float, metavar="X", help="Relative error, at the tensor's scale.  [default: by type]"
+        "--rel", type=float, metavar="X", help="Allowed relative error, at the tensor's scale.  [default: by type]"
     )
-    ulp: int | None = option("--ulp", type=int, metavar="N", help="At most N numbers of the type between them.")
+    ulp: int | None = option("--ulp", type=int, metavar="N", help="Allowed difference in units in the last place.")
     allowed_wrong: float = option(
         "--allowed-wrong",
         type=float,
@@ -60,26 +58,26 @@ class TensorsRequest(Request):
         "--min-sqnr", type=float, metavar="DB", help="Smallest allowed ratio of signal to noise."
     )
     top_k: int | None = option(
-        "--top-k", type=int, metavar="K", help="The K largest of each row must be the same ones."
+        "--top-k", type=int, metavar="K", help="Require the same K largest elements in each row."
     )
     ignore_dtype: bool = option("--ignore-dtype", default=False, help="Compare values also where the types differ.")
     op: str | None = option(
         "--op", metavar="NAME", help="The operator that made the tensors, for its tolerance: Softmax."
     )
-    worst: int = option("--worst", type=int, minimum=0, default=10, metavar="N", help="Elements shown.")
+    worst: int = option("--worst", type=int, minimum=0, default=10, metavar="N", help="Worst elements to show.")
     channel: int | None = option("--channel", type=int, metavar="I", help="Only this index of axis 1.")
     part: str | None = option("--slice", metavar="TEXT", help="Only this part, as numpy writes it: '0,:,3:5'.")
     transpose: str | None = option("--transpose", metavar="AXES", help="Rearrange the axes of ACTUAL first: 0,3,1,2.")
-    html: str | None = option("--html", metavar="FILE", help="Write one HTML page with all of it; - for stdout.")
+    html: str | None = option("--html", metavar="FILE", help="Write the report as one HTML page; - for stdout.")
     as_json: bool = json_option()
 
 
 def diff(request: TensorsRequest, console: Console) -> int:
-    """Compare two tensors: EXPECTED is what should be, ACTUAL what a target made.
+    """Compare two tensors: EXPECTED, the correct one, and ACTUAL, the output of a target.
 
-    Each is a .npy, .npz, .pb or raw .bin file, or a folder of tensors; several are paired by name. Shows the worst
-    elements, a histogram of the errors and where they are. Exit code 0: the same within the tolerance; 1: different;
-    2: unreadable; 3: nothing to compare.
+    EXPECTED and ACTUAL are .npy, .npz, .pb or raw .bin files, or folders of tensors; tensors of folders are paired by
+    name. The report has the worst elements, a histogram of the errors and their positions. Exit code 0: equal within
+    the tolerance; 1: different; 2: unreadable; 3: nothing to compare.
     """
     from assay.models.report.tensor_diff import build_document
 

@@ -191,7 +191,7 @@ def check_tolerance(tolerance: Tolerance) -> None:
     if tolerance.min_cosine is not None and not -1 < tolerance.min_cosine <= 1:
         raise UsageError(f"a cosine of {tolerance.min_cosine} is not valid", "1 is the same direction: try 0.999")
     if tolerance.top_k is not None and tolerance.top_k < 1:
-        raise UsageError(f"top_k is {tolerance.top_k}", "1 asks for the same largest element")
+        raise UsageError(f"top_k is {tolerance.top_k}", "1 requires the same largest element")
 
 
 def is_zero_significant(op: str) -> bool:

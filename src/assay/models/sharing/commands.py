@@ -1,4 +1,4 @@
-"""The commands `assay model cache push` and `pull`, which copy entries of the artifact store to a shared location and
+"""The commands `assay model cache push` and `pull`, which copy entries of the artifact store to shared storage and
 from there, by their key.
 
 <address>/caches/models/<key>.json   an entry; its facts: parts, facts, made_by
@@ -20,7 +20,7 @@ from assay.show.console import Console
 from assay.show.formatting import render_count, render_size
 from assay.values.options import Request, option, quiet_option
 
-_CACHE = ("caches", "models")  # folder at the shared location
+_CACHE = ("caches", "models")  # folder in the shared storage
 _FOLDER = "@folder@"  # stands for the folder of an entry, in paths among the entry's facts
 _AT_ONCE = 4
 
@@ -28,13 +28,13 @@ _AT_ONCE = 4
 class PushArtifactsRequest(Request):
     to: str = option("--to", metavar="ADDRESS", required=True, help="s3://, gs:// or az://BUCKET/PREFIX, or a folder.")
     check: bool = option(
-        "--check", default=False, help="Ask the store for every file; one that is damaged there is sent again."
+        "--check", default=False, help="Ask the storage for every file; send files again that are damaged there."
     )
     quiet: bool = quiet_option()
 
 
 def push(request: PushArtifactsRequest, console: Console) -> int:
-    """Send to a shared place what is kept here and not there. After a kill the same command continues."""
+    """Send artifacts to shared storage that are not there yet. After a kill the same command continues."""
     remote = open_remote(request.to, console.quieted(request.quiet).message)
     with ArtifactStore(choose_store_folder(os.environ, os.getcwd())) as store:
         sent = [each for each in push_artifacts(store, remote, check=request.check) if each.is_new or each.sent]
@@ -51,9 +51,9 @@ class PullArtifactsRequest(Request):
 
 
 def pull(request: PullArtifactsRequest, console: Console) -> int:
-    """Fetch from a shared place what is not here yet, as far as ASSAY_CACHE_LIMIT allows.
+    """Fetch missing artifacts from shared storage, as far as ASSAY_CACHE_LIMIT allows.
 
-    It is used as if it had been made here: fetch only from a place whose writers you trust.
+    They are used as if they had been made here: fetch only from storage whose writers you trust.
     """
     remote = open_remote(request.address, console.quieted(request.quiet).message)
     with ArtifactStore(choose_store_folder(os.environ, os.getcwd())) as store:
@@ -70,7 +70,7 @@ def pull(request: PullArtifactsRequest, console: Console) -> int:
 
 
 def push_artifacts(store: ArtifactStore, remote: Remote, *, check: bool = False) -> Iterator[Sent]:
-    """Send the entries that the shared location lacks; with `check`, compare all files of every entry."""
+    """Send the entries that the shared storage lacks; with `check`, compare all files of every entry."""
     there = set() if check else _list_keys(remote)
     folders = []
     for entry in reversed(store.load_entries()):  # oldest first: loading counts as use, and this keeps the order

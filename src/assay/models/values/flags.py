@@ -45,15 +45,15 @@ class RunFlags(Request):
     """Flags for the run of a check, a bisection or a reduction."""
 
     label: str | None = option(
-        "--label", metavar="TEXT", help="Kept with the run, and with its times in assay bench history."
+        "--label", metavar="TEXT", help="Label of the run, and of its times in assay bench history."
     )
     root: str | None = root_option("Where the runs go.  [default: ./runs]")
-    timeout: float | None = _duration_option("--timeout", "Time limit of the whole, as in 90s or 2h.")
+    timeout: float | None = _duration_option("--timeout", "Time limit of the whole run, as in 90s or 2h.")
     jobs: int | None = option(
-        "--jobs", type=int, minimum=1, metavar="N", help="Checks at once here.  [default: one per core]"
+        "--jobs", type=int, minimum=1, metavar="N", help="Checks at once on this machine.  [default: one per core]"
     )
     max_wait: float | None = _duration_option(
-        "--max-wait", "Limit for waiting for a benchmark or for checks of others.  [default: 1h]"
+        "--max-wait", "Time limit for waiting until benchmarks and other checks have ended.  [default: 1h]"
     )
     on: str | None = farm_option()
 
@@ -88,14 +88,14 @@ class InputFlags(Request):
 class ModelFlags(InputFlags):
     """Flags for the model and its inputs, the target, the comparison, and the output files."""
 
-    target: str | None = option("--target", metavar="TARGET", help=f"What is tested: {_TARGETS}.")
+    target: str | None = option("--target", metavar="TARGET", help=f"Target to test: {_TARGETS}.")
     only: tuple[str, ...] = only_option()
     vote: str | None = option(
-        "--vote", metavar="TARGET", help="A second reference, asked where the target differs; none: not asked."
+        "--vote", metavar="TARGET", help="A second reference, which votes where the target differs; or none."
     )
     tolerances: tuple[str, ...] = tolerance_option()
-    ops: bool = option("--ops", default=False, help="For a torch module: each op of its exported graph.")
-    forward: bool = option("--forward", default=False, help="For a torch module: no gradients.")
+    ops: bool = option("--ops", default=False, help="For a torch module: compute each op of its exported graph.")
+    forward: bool = option("--forward", default=False, help="For a torch module: compute no gradients.")
     repeats: int = option(
         "--repeats", type=int, minimum=1, default=1, metavar="N", help="Timed executions of each case."
     )
@@ -103,7 +103,7 @@ class ModelFlags(InputFlags):
         "--compile-timeout", "Time limit of compiling one case.  [default: 300s]"
     )
     run_timeout_s: float | None = _duration_option("--run-timeout", "Time limit of running one case.  [default: 240s]")
-    memory: str | None = option("--memory", metavar="SIZE", help="A target that takes more is stopped, as in 8GB.")
+    memory: str | None = option("--memory", metavar="SIZE", help="Stop a target that takes more memory, as in 8GB.")
     compile_flags: tuple[str, ...] = option(
         "--compiler-options",
         default=(),
@@ -119,10 +119,10 @@ class ModelFlags(InputFlags):
         "--debug-ir", metavar="DIR", help="Dump intermediate representations, a folder per case."
     )
     compile_profile_dir: str | None = option(
-        "--compile-profile", metavar="DIR", help="Profiles of the compiler, a folder per case."
+        "--compile-profile", metavar="DIR", help="Write profiles of the compiler, a folder per case."
     )
     run_profile_dir: str | None = option(
-        "--run-profile", metavar="DIR", help="Profiles of the runtime, a folder per case."
+        "--run-profile", metavar="DIR", help="Write profiles of the runtime, a folder per case."
     )
     output: str | None = option(
         "-o", "--output", metavar="FILE", help="Where the smallest model goes.  [default: into the run]"

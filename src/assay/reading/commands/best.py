@@ -30,10 +30,10 @@ class BestRequest(ReportFiles):
         multiple=True,
         metavar="METRIC[:min|max]",
         parse=split_commas,
-        help="Rank by this metric; given again, the Pareto set.  [default: as `assay sum` sorts]",
+        help="Rank by this metric; several metrics give the Pareto set.  [default: as `assay sum` sorts]",
     )
     where: Where | None = where_option()
-    group_by: tuple[str, ...] = group_option("contender")
+    group_by: tuple[str, ...] = group_option("entry")
     as_json: bool = json_option()
     fields: tuple[str, ...] = fields_option()
     junit = None
@@ -43,8 +43,8 @@ class BestRequest(ReportFiles):
 def best(request: BestRequest, console: Console) -> int:
     """Show the best run of STUDY: its parameters and commands, its margin over the next, and how to repeat it.
 
-    Runs are ranked by the best value of the metric. Only runs that are done count. Several metrics give the Pareto
-    set: the runs that no other beats in all of them.
+    Runs are ranked by the best value of the metric. Only runs that are done count. Several metrics give the Pareto set:
+    the runs that no other run beats in all of them.
     """
     on_stdout = check_targets(request.md, as_json=request.as_json or bool(request.fields))
     if len(request.metrics) > 1 and request.group_by:

@@ -38,7 +38,7 @@ from assay.values.table import Column, Table
 GROUP = Group(
     """Maintain the index: a copy of the data of the run directories, for tables and plots.
 
-    It may be deleted at any time; the next command builds it again from the run directories.
+    The index may be deleted at any time; the next command builds it again from the run directories.
     """,
     {
         "status": ("assay.reading.commands.index:status", "Show where the index is, how large, and what is in it."),
@@ -157,7 +157,7 @@ class QueryRequest(Request):
 def query(request: QueryRequest, console: Console) -> int:
     """Run one SELECT over the tables and views of the index, which is brought up to date first.
 
-    It can only read. docs/reference/formats-index.md lists the tables and views.
+    The query can only read. docs/reference/formats-index.md lists the tables and views.
     """
     if request.as_json and request.as_csv:
         raise UsageError("choose one of --json and --csv")
@@ -239,9 +239,8 @@ class IngestRequest(Request):
 def ingest(request: IngestRequest, console: Console) -> int:
     """Add the runs of another tool in PATH; it is recognised by its content.
 
-    What runx, logx or mlrunner left in a folder (a study, or a folder of studies) is read where it is. The runs of
-    MLflow's file store, W&B's CSV files and Optuna's journals become run directories; called again, what is new is
-    added.
+    Runs that runx, logx or mlrunner left in a folder (a study, or a folder of studies) are read where they are. Runs of
+    MLflow's file store, W&B's CSV files and Optuna's journals become run directories; a repeated call adds new runs.
     """
     if not os.path.exists(request.path):
         raise UsageError(f"{request.path} is not a folder or a file")

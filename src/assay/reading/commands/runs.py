@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 # Modules that only one command needs are imported in its function.
-_ONE_OF_MANY = "The one that matches, where RUN is a study or a pattern."
+_ONE_OF_MANY = "Choose the run that matches, if RUN is a study or a pattern."
 
 
 class LsRequest(Request):
@@ -47,7 +47,7 @@ class LsRequest(Request):
         "--sort",
         multiple=True,
         metavar="NAME[:min|max]",
-        help="As in `assay sum`.  [default: as they were created]",
+        help="Sort as `assay sum` does.  [default: as they were created]",
     )
     limit: int | None = limit_option()
     as_json: bool = json_option()
@@ -177,13 +177,13 @@ class LogsRequest(Request):
         "--errors", default=False, help="Only what matters: tracebacks, lines about errors, the last 10 (or N) lines."
     )
     attempt: int | None = option(
-        "--attempt", type=int, minimum=1, metavar="N", help="Of this attempt instead of the last."
+        "--attempt", type=int, minimum=1, metavar="N", help="The output of this attempt instead of the last."
     )
     root: str | None = root_option()
 
 
 def logs(request: LogsRequest, console: Console) -> int:
-    """Print the output of RUN: of the command that failed, else of the last one that began."""
+    """Print the output of RUN: of the command that failed, else of the last command that began."""
     from assay.reading.logs import copy_log, find_log
 
     if request.follow and request.errors:

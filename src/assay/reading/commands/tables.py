@@ -29,7 +29,7 @@ def states_option(text: str) -> Any:
 
 
 def group_option(what: str) -> Any:
-    text = f"One {what} for runs that differ only here: mean ± sd."
+    text = f"One {what} for runs that differ only in PARAM: mean ± sd."
     return option("-g", "--group-by", multiple=True, metavar="PARAM", parse=split_commas, help=text)
 
 
@@ -58,7 +58,7 @@ class TableRequest(Request):
         multiple=True,
         metavar="A,B",
         parse=split_commas,
-        help="Only runs that no other beats in all of these: metrics, parameters, time; each may have :min or :max.",
+        help="Runs that no other run beats in all of these: metrics, parameters, time; each may have :min or :max.",
     )
     group_by: tuple[str, ...] = group_option("row")
     metrics: tuple[str, ...] = option(
@@ -67,7 +67,7 @@ class TableRequest(Request):
     ignore: tuple[str, ...] = option(
         "--ignore", multiple=True, metavar="A,B", parse=split_commas, help="Columns to leave out."
     )
-    best: bool = option("--best", default=False, help="The best value of every metric next to the last.")
+    best: bool = option("--best", default=False, help="Show the best value of every metric next to its last.")
     states: frozenset[State] | None = states_option("Only these runs.")
     where: Where | None = where_option()
     limit: int | None = limit_option()

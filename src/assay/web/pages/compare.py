@@ -226,7 +226,7 @@ def _compare_code(index: Index, choice: Choice) -> tuple[str, str] | None:
 # ---------------------------------------------------------------- requests
 
 ROUTES = Routes()
-_WHICH_RUNS = "a run of the study, or STUDY/RUN of another; without any, all that `where` chooses"
+_WHICH_RUNS = "a run of the study, or STUDY/RUN of another study; without it all runs that `where` chooses"
 _CURVE_PARAMS = (METRIC, UrlParam("run", _WHICH_RUNS, many(TEXT)), *view_params("where", "x", "zoom"))
 _MOST_RUNS = 1000
 _MOST_CURVES = 50

@@ -46,8 +46,8 @@ class StudyView(NamedTuple):
     log: Annotated[bool, "a logarithmic axis"] = False
     log_x: Annotated[bool, "a logarithmic horizontal axis"] = False
     best: Annotated[int, "how many curves"] = 12
-    zoom: Annotated[str, "FROM,TO: only the points from here to there, and the next one on each side"] = ""
-    by: Annotated[str, "the metric that ranks them; without it the one that is drawn"] = ""
+    zoom: Annotated[str, "FROM,TO: only the points between FROM and TO, and the next point on each side"] = ""
+    by: Annotated[str, "the metric that ranks the curves; without it the metric that is drawn"] = ""
     param: Annotated[str, "which parameter or metric"] = ""
     color: Annotated[str, "a parameter or metric that colours points"] = ""
     params: Annotated[Names, "which parameters are drawn, separated by commas"] = ()

@@ -293,12 +293,12 @@ def find_children(rows: Sequence[RunRow], key: str) -> list[str]:
 ROUTES = Routes()
 _CURVE_PARAMS = (
     UrlParam("metric", "which metric"),
-    UrlParam("reading", "instead of a metric: what was read of the machine, for example `memory, GiB`"),
+    UrlParam("reading", "instead of a metric: a reading of the machine, for example `memory, GiB`"),
     *view_params("x", "zoom"),
 )
 _LOG_ANSWER: Schema = {"anyOf": [ref("LogPart"), ref("LogMatches")]}
 _LOG_PARAMS = (
-    UrlParam("command", "which command; without it the one that failed, else the last"),
+    UrlParam("command", "which command; without it the failed command, else the last"),
     UrlParam("attempt", "which attempt; without it the last", {"type": "integer", "minimum": 1}),
     UrlParam("file", "instead of a command: a file of the run by its name"),
     UrlParam("from", "the first byte; without it the end of the log, or the beginning of a search", COUNT),
