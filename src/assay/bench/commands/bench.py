@@ -97,7 +97,7 @@ def run(request: BenchRunRequest, console: Console) -> int:
 
     A benchmark that raises, crashes, hangs, reports NaN or nothing at all is recorded as failed, and the others still
     run. Exit code 0: all succeeded. Every execution is a run of the study `bench`. METHOD may be the folder or a file
-    of an asv suite, or of tests with the pytest fixture `benchmark`.
+    of an asv suite, or tests with the pytest fixture `benchmark`.
 
     With --commits your files are not touched. After a kill the same command continues. A commit that cannot be built
     is skipped: exit code 3.
