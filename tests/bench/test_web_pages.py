@@ -64,9 +64,15 @@ def client(root: Path) -> Iterator[TestClient]:
         yield client
 
 
-def get_list(client: TestClient, before: str = "not judged yet; this page") -> str:
-    """When everything is judged, or when the page no longer has the words that it has `before`."""
-    found: str = until(lambda: before not in (text := client.get("/benchmarks").text) and text, f"no {before!r}", 60)
+def get_list(client: TestClient, *before: str) -> str:
+    """When everything is read and judged, or when the page no longer has the words that it has `before`."""
+    words = before or ("is being read", "not judged yet; this page")
+
+    def load() -> str:
+        text = client.get("/benchmarks").text
+        return "" if any(word in text for word in words) else text
+
+    found: str = until(load, f"none of {words}", 60)
     return found
 
 

@@ -112,7 +112,7 @@ def test_aliases_share_one_node():
 NATIVE = {
     "1e-4": 1e-4, "1E5": 1e5, "5.": 5.0, ".5": 0.5, "-1": -1, "+2": 2, "0": 0, "0x10": 16, "0o17": 15, "1.0": 1.0,
     "true": True, "False": False, "~": None, "null": None, "": None, ".inf": float("inf"), "-.inf": float("-inf"),
-    "no": "no", "yes": "yes", "on": "on", "off": "off", "y": "y", "007": "007", "1_000": "1_000", "1:30": "1:30",
+    "!!bool yes": True, "!!bool Off": False, "!!bool x": "x", "no": "no", "yes": "yes", "on": "on", "off": "off", "y": "y", "007": "007", "1_000": "1_000", "1:30": "1:30",
     "2020-01-01": "2020-01-01", "None": "None", "'1'": "1", "0b1": "0b1", "-": "-", "1e": "1e", ".": ".",
     "9" * 5000: "9" * 5000, ".nan": float("nan"),
 }  # fmt: skip

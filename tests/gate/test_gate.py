@@ -326,6 +326,10 @@ def test_what_is_in_no_snapshot_counts(
         found.keep(plan, check_execution.CheckOutcome(check, VerdictKind.PASS, "passed", None, cases=1))
         assert plan.inputs
         assert (plan.inputs.key in found._load(check)) is is_kept
+    (top / ".git/index").write_text("damaged")
+    seen = [look("same")]
+    (top / "lib.py").write_text("of a repository that git refuses")
+    assert look("same") != seen[0]
 
 
 @pytest.mark.needs(golden=True)

@@ -423,11 +423,14 @@ def _build_scalar(raw: Any, flavour: Flavour) -> Value:
         return raw.value  # the value is 2020-99-99, for example, or a number of several thousand digits
 
 
+_BOOLS: dict[str, Value] = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+
+
 def _native_scalar(name: str, text: str) -> Value:
     if name == "null":
         return None
-    if name == "bool":
-        return text.lower() == "true"
+    if name == "bool":  # with a tag, as in `!!bool yes`, it may be any of YAML's words
+        return _BOOLS.get(text.lower(), text)
     if name == "int":
         return int(text, 0)
     if name == "float":

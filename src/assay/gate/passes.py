@@ -131,7 +131,7 @@ class Passes:
                     kept = parse_plain(Kept, parse_json(file.read()))
             except (OSError, ValueError, KeyError, TypeError):
                 continue
-            if (kept.format, kept.line) == (_FORMAT, check.line) and kept.cases > 0 and kept.at >= 0:
+            if (kept.format, kept.line) == (_FORMAT, check.line) and kept.cases > 0 and 0 <= kept.at <= time.time():
                 found.append(kept)
         return {each.key: each for each in sorted(found, key=lambda each: each.at)}
 
@@ -177,13 +177,14 @@ def _digest(parts: Iterable[str]) -> str:
 
 def _digest_code(folder: str, root: str) -> str:
     """Hash the code. Files that git ignores are data: they count only if they are declared, or named by a check."""
-    if (top := find_git_root(folder)) is None:
-        names = _list_files(folder, root)
-    else:
-        done = run_git(top, "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--recurse-submodules")
-        if done.returncode:
-            done = run_git(top, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
+    top, done = find_git_root(folder), None
+    for words in (("--recurse-submodules",), ()) if top else ():
+        if done is None or done.returncode:
+            done = run_git(top, "ls-files", "-z", "--cached", "--others", "--exclude-standard", *words)
+    if top and done and done.returncode == 0:
         names = [os.path.join(top, name) for name in sorted(set(done.stdout.split("\0"))) if name]
+    else:  # no git, or it refuses: the repository of another user, a damaged index
+        names = _list_files(top or folder, root)
     return _digest(_list_contents(name for name in names if not _is_below(name, root)))
 
 

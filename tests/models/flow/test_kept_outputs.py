@@ -100,9 +100,15 @@ def test_files_that_are_damaged_are_refused(shared: ArtifactBuilder, tmp_path: P
 
 def test_a_folder_of_other_files_is_not_taken(tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("mine")
-    for name in ("outputs.json", "reference.npz"):  # also beside outputs of an earlier check
+    index = json.dumps({"format": 1, "request": {}})
+    for name, text in (("outputs.json", index), ("reference.npz", "")):  # also beside outputs of an earlier check
         with pytest.raises(UsageError, match="has other files"):
             choose_folder(str(tmp_path))
-        (tmp_path / name).touch()
+        (tmp_path / name).write_text(text)
     with pytest.raises(UsageError, match="it is a file"):
         choose_folder(str(tmp_path / "mine.txt"))
+    (tmp_path / "mine.txt").unlink()
+    assert choose_folder(str(tmp_path)) == str(tmp_path)
+    (tmp_path / "outputs.json").write_text('{"my": "results"}')
+    with pytest.raises(UsageError, match="has other files"):
+        choose_folder(str(tmp_path))

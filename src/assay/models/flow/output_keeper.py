@@ -13,7 +13,7 @@ import zipfile
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from assay.errors import InfrastructureError, UsageError
+from assay.errors import FormatError, InfrastructureError, UsageError
 from assay.models.flow.artifact_builder import Work
 from assay.models.flow.cases import Arrays, Cases, ModelCase, Tensors, load_specs
 from assay.models.graph.tensorfile import STRING, content_sha, name_dtype, store
@@ -21,7 +21,7 @@ from assay.models.libraries import np
 from assay.models.store.entry import hash_file
 from assay.models.values.model import Layer, ModelReport, ModelRequest, Outline, StepOutcome
 from assay.models.values.tensors import TensorSpec, Tolerance
-from assay.record.formats import Format, render_versioned
+from assay.record.formats import Format, read_versioned, render_versioned
 from assay.system.fast_dataclasses import dataclass, field, replace
 from assay.system.files import write_atomic
 from assay.values.plain import build_plain
@@ -77,11 +77,20 @@ def choose_folder(path: str | None) -> str:
     if not path:
         return ""
     found = set(os.listdir(path)) if os.path.isdir(path) else set()
-    if found and not {INDEX_FILE} <= found <= _OWN:
-        raise UsageError(f"--keep-outputs {path}: the folder has other files", "name a new or an empty folder")
+    if found and not (found <= _OWN and _is_index(os.path.join(path, INDEX_FILE))):
+        what = "the folder has other files, or outputs of a check that did not end"
+        raise UsageError(f"--keep-outputs {path}: {what}", "name a new or an empty folder")
     if os.path.exists(path) and not os.path.isdir(path):
         raise UsageError(f"--keep-outputs {path}: it is a file", "name a new or an empty folder")
     return os.path.abspath(path)
+
+
+def _is_index(path: str) -> bool:
+    try:
+        with open(path, "rb") as file:
+            return "request" in read_versioned(file.read(), KIND, path, FORMATS)
+    except (OSError, FormatError):
+        return False
 
 
 class OutputKeeper:
