@@ -146,6 +146,20 @@ UNRECORDED: list[tuple[str, dict[str, Any], str]] = [
 ]
 
 
+def test_a_recording_that_shows_no_training_does_not_replace_a_good_one(plain: Lab) -> None:
+    plain.use_golden()
+    before = plain.manifest_path.read_bytes()
+    plain.change(always="0.5")
+    (report,) = plain.gather().tests
+    assert report.verdict.kind is VerdictKind.INCONCLUSIVE
+    kept = f"the previous golden recording is unchanged: {plain.manifest_path}; remove that file and gather again"
+    assert any(note.startswith(kept) for note in report.notes)
+    assert (plain.manifest_path.read_bytes(), plain.partial["complete"]) == (before, False)
+    plain.manifest_path.unlink()
+    plain.gather()
+    assert plain.manifest["complete"], "nothing is left that it could replace"
+
+
 def test_a_seed_that_is_not_read_is_named(plain: Lab) -> None:
     """Runs of `unmatched` metrics have other seeds, and are never equal bit for bit."""
     section = "{segment: 20, replicas: 3, seed: --seed, metrics: {loss: {rule: unmatched, delta: 50%}}}"
