@@ -319,6 +319,22 @@ def test_an_intended_change_is_accepted(plain: Lab, source: Literal["gather", "c
     assert plain.manifest["format"] == 3
 
 
+def test_from_another_folder_the_recording_next_to_the_file_is_named(
+    plain: Lab, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (plain.folder / "else").mkdir()
+    assert run(["golden", "gather", "config.yml", "-q"]) == 0
+    monkeypatch.chdir("else")
+    hint = "there is one in ../golden; use it in the folder of the file, as in: cd .. && assay golden check config.yml\n"
+    for others in (["check"], ["rebase", "--reason", "x"]):
+        assert run(["golden", others[0], "../config.yml", *others[1:]]) == 2
+        assert hint in "".join(capsys.readouterr())
+    assert run(["golden", "check", "../config.yml", "-s", "none"]) == 2
+    assert "gather it first: `assay golden gather ../config.yml -s none`" in capsys.readouterr().out
+    monkeypatch.chdir("..")
+    assert run(["golden", "check", "config.yml", "-q"]) == 0
+
+
 def test_the_commands_of_a_new_user(
     plain: Lab, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
