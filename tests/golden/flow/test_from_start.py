@@ -146,6 +146,14 @@ UNRECORDED: list[tuple[str, dict[str, Any], str]] = [
 ]
 
 
+def test_of_equal_replicas_one_limit_of_rounding_is_named(plain: Lab) -> None:
+    (report,) = plain.gather().tests
+    notes = "\n".join(report.notes)
+    assert 'so any difference above rounding (the limit after "CHANGED from") is CHANGED' in notes
+    assert notes.count("CHANGED from ") == 1
+    assert "0.001%" not in notes
+
+
 def test_a_recording_that_shows_no_training_does_not_replace_a_good_one(plain: Lab) -> None:
     plain.use_golden()
     before = plain.manifest_path.read_bytes()
