@@ -333,7 +333,7 @@ def test_from_another_folder_the_recording_next_to_the_file_is_named(
     (plain.folder / "else").mkdir()
     assert run(["golden", "gather", "config.yml", "-q"]) == 0
     monkeypatch.chdir("else")
-    hint = "there is one in ../golden; use it in the folder of the file, as in: cd .. && assay golden check config.yml\n"
+    hint = "use it in the folder of the file, as in: cd .. && assay golden check config.yml\n"
     for others in (["check"], ["rebase", "--reason", "x"]):
         assert run(["golden", others[0], "../config.yml", *others[1:]]) == 2
         assert hint in "".join(capsys.readouterr())

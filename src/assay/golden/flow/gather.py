@@ -295,7 +295,7 @@ class _Gathering:
             self.golden = replace(self.golden, complete=False)
             manifests.write_manifest(self.manifest, self.golden)
         if self._replacing is not None:
-            how = "; remove that file and gather again to accept the new one" if doubts and not bad and not is_cut else ""
+            how = "; remove that file and gather again to accept the new one" if doubts and not (bad or is_cut) else ""
             self.notes.append(f"the previous golden recording is unchanged: {self.context.manifest}{how}")
         if bad:
             self.notes.append(f"log: {self._log}")
