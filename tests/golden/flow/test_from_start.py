@@ -146,6 +146,28 @@ UNRECORDED: list[tuple[str, dict[str, Any], str]] = [
 ]
 
 
+def test_of_equal_replicas_one_limit_of_rounding_is_named(plain: Lab) -> None:
+    (report,) = plain.gather().tests
+    notes = "\n".join(report.notes)
+    assert 'so any difference above rounding (the limit after "CHANGED from") is CHANGED' in notes
+    assert notes.count("CHANGED from ") == 1
+    assert "0.001%" not in notes
+
+
+def test_a_recording_that_shows_no_training_does_not_replace_a_good_one(plain: Lab) -> None:
+    plain.use_golden()
+    before = plain.manifest_path.read_bytes()
+    plain.change(always="0.5")
+    (report,) = plain.gather().tests
+    assert report.verdict.kind is VerdictKind.INCONCLUSIVE
+    kept = f"the previous golden recording is unchanged: {plain.manifest_path}; remove that file and gather again"
+    assert any(note.startswith(kept) for note in report.notes)
+    assert (plain.manifest_path.read_bytes(), plain.partial["complete"]) == (before, False)
+    plain.manifest_path.unlink()
+    plain.gather()
+    assert plain.manifest["complete"], "nothing is left that it could replace"
+
+
 def test_a_seed_that_is_not_read_is_named(plain: Lab) -> None:
     """Runs of `unmatched` metrics have other seeds, and are never equal bit for bit."""
     section = "{segment: 20, replicas: 3, seed: --seed, metrics: {loss: {rule: unmatched, delta: 50%}}}"
@@ -303,6 +325,22 @@ def test_an_intended_change_is_accepted(plain: Lab, source: Literal["gather", "c
     assert done.is_accepted, done.refusals
     assert plain.check_one().verdict.kind is VerdictKind.PASS
     assert plain.manifest["format"] == 3
+
+
+def test_from_another_folder_the_recording_next_to_the_file_is_named(
+    plain: Lab, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (plain.folder / "else").mkdir()
+    assert run(["golden", "gather", "config.yml", "-q"]) == 0
+    monkeypatch.chdir("else")
+    hint = "use it in the folder of the file, as in: cd .. && assay golden check config.yml\n"
+    for others in (["check"], ["rebase", "--reason", "x"]):
+        assert run(["golden", others[0], "../config.yml", *others[1:]]) == 2
+        assert hint in "".join(capsys.readouterr())
+    assert run(["golden", "check", "../config.yml", "-s", "none"]) == 2
+    assert "gather it first: `assay golden gather ../config.yml -s none`" in capsys.readouterr().out
+    monkeypatch.chdir("..")
+    assert run(["golden", "check", "config.yml", "-q"]) == 0
 
 
 def test_the_commands_of_a_new_user(

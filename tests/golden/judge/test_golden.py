@@ -98,7 +98,7 @@ def test_a_delta_or_margin_below_the_noise_is_found(rng):
     finding = check_margin(Rule("loss", delta=0.0001), noise)
     assert finding.kind is VerdictKind.ERROR
     assert finding.subject == "segment at 100: loss"
-    assert f"use {noise.suggested_delta:g}" in finding.message
+    assert f"set the delta of loss to {noise.suggested_delta:g}, or gather more replicas" in finding.message
     assert check_margin(Rule("loss", delta=noise.suggested_delta), noise) is None
     assert check_margin(Rule("loss", delta=noise.floor), noise) is None
     narrow, other = Rule("loss", delta=0.0001), Rule("acc", delta=0.0001)

@@ -450,6 +450,8 @@ def _find_odd(context: GoldenContext, golden: Golden) -> Iterator[str]:
 
 def _hint_to_gather(context: GoldenContext) -> str:
     """Return a hint: the command to gather, and other manifests of this test in the same store."""
+    if found := context.hint_to_use():
+        return found
     options = context.options
     how = "the same command with -g" if options.is_harness else f"`assay golden gather {options.build_arguments()}`"
     hint = f"gather it first: {how}"

@@ -284,8 +284,9 @@ class _Gathering:
     def settle(self, is_cut: bool) -> None:
         """Replace the old golden by the new one, or keep the old golden and the new one as `<manifest>.partial`."""
         bad = [found for found in self.findings if found.kind in (VerdictKind.ERROR, VerdictKind.FAIL)]
+        doubts = [found for found in self.findings if found.kind is VerdictKind.INCONCLUSIVE]  # no check of it can pass
         # a rule that is too narrow can be fixed in the file, without training again
-        is_good = not bad and not is_cut and not (self._refusals and self._before)
+        is_good = not bad and not is_cut and not (self._before and (self._refusals or doubts))
         self.findings += self._refusals
         if self.golden is not None and is_good:
             self._replace(self.golden)
@@ -294,7 +295,8 @@ class _Gathering:
             self.golden = replace(self.golden, complete=False)
             manifests.write_manifest(self.manifest, self.golden)
         if self._replacing is not None:
-            self.notes.append(f"the previous golden recording is unchanged: {self.context.manifest}")
+            how = "; remove that file and gather again to accept the new one" if doubts and not (bad or is_cut) else ""
+            self.notes.append(f"the previous golden recording is unchanged: {self.context.manifest}{how}")
         if bad:
             self.notes.append(f"log: {self._log}")
 

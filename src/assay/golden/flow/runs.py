@@ -513,7 +513,7 @@ def describe_quiet(context: GoldenContext) -> list[str]:
     threads = "1" if dict(context.test.env).get("OMP_NUM_THREADS") == "2" else "2"
     return [
         "the replicas are equal bit for bit: nothing shows how far other kernels or threads move a metric,",
-        "so any difference above rounding (0.001%) is CHANGED",
+        'so any difference above rounding (the limit after "CHANGED from") is CHANGED',
         f"declare a harmless change in {context.options.file}, such as",
         "  golden:",
         "    variants:",

@@ -225,7 +225,16 @@ class GoldenContext:
         return golden
 
     def hint_to_gather(self) -> str:
-        return f"gather it first: assay golden gather {self.options.build_arguments()}"
+        return self.hint_to_use() or f"gather it first: assay golden gather {self.options.build_arguments()}"
+
+    def hint_to_use(self) -> str:
+        """Return how to use the golden next to the file, where its program runs, if no other store is chosen."""
+        folder, name = os.path.split(self.options.file)
+        store = os.path.join(folder, DEFAULT_STORE)
+        if self.options.store != DEFAULT_STORE or self.options.is_harness or not _list_names(self.use_store(store)):
+            return ""
+        command = f"cd {shlex.quote(folder)} && assay golden check {replace(self.options, file=name).build_arguments()}"
+        return f"there is one in {store}; use it in the folder of the file, as in: {command}"
 
     def run_segments(self, specs: Sequence[RunSpec], hooks: RunHooks) -> Report:
         options = self.options

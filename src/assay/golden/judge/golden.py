@@ -190,7 +190,7 @@ def check_margin(rule: Rule, noise: SegmentNoise) -> Finding | None:
         return Finding(VerdictKind.ERROR, noise.subject, message, 0.0, noise.per_step)
     if (delta := default_delta(rule)) >= noise.floor:
         return None
-    advice = f"use {noise.suggested_delta:g}, or gather more replicas"
+    advice = f"set the delta of {noise.metric} to {noise.suggested_delta:g}, or gather more replicas"
     message = (
         f"a delta of {delta:.3g} is below the noise floor of {noise.floor:.3g}: even a perfect check could not pass; "
         f"{'let every run use the same seed, or ' if rule.kind == 'paired' else ''}{advice}"
