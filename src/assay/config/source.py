@@ -66,6 +66,7 @@ class Problems:
     """Collects the problems of a file, so that all are reported at once."""
 
     found: list[Problem] = field(default_factory=list)
+    warnings: list[Problem] = field(default_factory=list)
 
     def add(self, message: str, key: str = "", position: Position | None = None, hint: str | None = None) -> None:
         problem = Problem(message, key, position, hint)
