@@ -26,6 +26,27 @@ def test_a_missing_file_is_answered_with_how_to_make_one(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("asked", "hint"),
+    [
+        ("fak.yml", "did you mean 'fake.yml'?"),
+        ("./fak.yml", "did you mean './fake.yml'?"),
+        ("fake", "did you mean 'fake.yml'?"),
+        ("sub/stdy.yml", "did you mean 'sub/study.yaml'?"),
+        ("other.yml", "a smallest file:"),
+        ("trian.yml", "a smallest file:"),  # train.py is not a study file
+        ("fake.yml/a.yml", "a smallest file:"),
+    ],
+)
+def test_a_missing_file_is_answered_with_a_similar_one(tmp_path, asked: str, hint: str) -> None:
+    (tmp_path / "sub").mkdir()
+    for name in ("fake.yml", "train.py", "sub/study.yaml"):
+        (tmp_path / name).write_text("command: x")
+    with pytest.raises(UsageError) as caught:
+        load_study(asked, LoadOptions(cwd=str(tmp_path)))
+    assert caught.value.render().splitlines()[:2] == [f"there is no file {asked}", f"  {hint}"]
+
+
+@pytest.mark.parametrize(
     ("name", "text", "words"),
     [
         ("train.py", "import sys\nprint(sys.argv)\n", "train.py is a Python script, not a study file"),

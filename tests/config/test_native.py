@@ -265,6 +265,29 @@ def test_a_value_that_names_a_parameter_in_braces_gives_a_warning(more, found):
     assert [(each.key, each.message.split()[0], each.position.line) for each in warnings] == found
 
 
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("0.1, 0.2", "for 2 values write [0.1, 0.2]"),
+        ("-1,2e3,.5", "for 3 values write [-1,2e3,.5]"),
+        ("0..3", "for a range write {range: [0, 4]}"),
+        ("3 .. -1", "for a range write {range: [-1, 4]}"),
+        ("1e-3..1e-1", "for a range write {uniform: [1e-3, 1e-1]}"),
+        ("range:3", "for a range write {range: 3}"),
+    ],
+)
+def test_a_text_that_looks_like_several_numbers_gives_a_warning(text, meant):
+    (found,) = study(f"command: echo\nparams:\n  lr: {text}\n").warnings
+    assert str(found).startswith(f"dir/f.yml:3:7 params.lr: {text!r} is one text\n    {meant};")
+    for other in (f"'{text}'", meant.partition(" write ")[2]):
+        assert not study(f"command: echo\nparams:\n  lr: {other}\nsubset: {{count: 1}}\n").warnings
+
+
+@pytest.mark.parametrize("text", ["1:30", "a, b", "1, b", "../3", "1..", "range:a", "2024-01-02", "1.2.3"])
+def test_another_text_gives_no_warning(text):
+    assert not study(f"command: echo\nparams:\n  lr: {text}\n").warnings
+
+
 def test_code_may_be_live_in_a_word():
     assert study("command: a\ncode: live\n").code == CodePolicy("live")
 

@@ -317,6 +317,13 @@ def test_mlrunner_files() -> None:
     assert "the alias has no case" in complaints(MLRUNNER, "fast=maybe")[0]
 
 
+def test_a_range_that_stays_one_text_gives_a_warning_with_a_word_that_works() -> None:
+    (found,) = load("command: x {a}\nparams: {a: 1}\n", "a=0..3").warnings
+    assert str(found).startswith("a=0..3 (column 3) a: '0..3' is one text\n    for a range write 'a={range: [0, 4]}';")
+    assert not load("command: x {a}\nparams: {a: 1}\n", "a={range: [0, 4]}").warnings
+    assert not load("command: x {a}\nparams: {a: 1}\n", 'a="0..3"').warnings
+
+
 def test_settings_are_read_as_in_the_file() -> None:
     settings = ("timeout=2h", "slots=0,1", "code=live", "resources.gpus=2", "retries=1", "env.A=b", "subset.count=2")
     study = load(

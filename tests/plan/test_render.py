@@ -40,7 +40,7 @@ def received(text: str, **env: str) -> list[str]:
 @pytest.mark.parametrize(
     ("params", "text"),
     [
-        ({"lr": None}, r"f.yml:3:5 train: lr is null here\n.*use \[lr\] to leave it out"),
+        ({"lr": None}, r"f.yml:3:5 train: lr is null here\n    give lr a value, or use \[lr\] to leave it out"),
         ({}, "lr has no value"),
         ({"lr": "a\0b"}, "NUL"),
     ],

@@ -12,7 +12,7 @@ import pytest
 from tests.study_processes import until
 
 from assay.cli.main import run
-from assay.start.flags import ScriptFlag, read_flags
+from assay.start.flags import Flags, ScriptFlag, fill_flags, read_flags
 from assay.start.init import guess_patterns
 from assay.system.processes import process_start
 
@@ -60,10 +60,14 @@ def write(folder: Path, text: str, name: str = "train.py") -> str:
 # ---------------------------------------------------------------- flags
 
 
+def shorten(flags: Flags) -> tuple[ScriptFlag, ...]:
+    return tuple(ScriptFlag(*flag[:5]) for flag in flags.found)
+
+
 def test_argparse(here: Path) -> None:
     flags = read_flags(write(here, ARGPARSE))
     assert flags.tool == "argparse"
-    assert flags.found == (
+    assert shorten(flags) == (
         ScriptFlag("lr", "[lr]", 0.1, "Rate: 5% of {all} [x] # it's"),
         ScriptFlag("batch_size", "[batch_size]"),  # a default that is computed
         ScriptFlag("early-stop", "[early-stop]", False),
@@ -84,9 +88,47 @@ def test_argparse(here: Path) -> None:
         ('"d", nargs="+"', ScriptFlag("d", "{d}", None, "", True)),
         ('"-d", default=0', ScriptFlag("d", "-d {d}", 0)),
     ):
-        assert read_flags(write(here, f"p.add_argument({call})")).found == (expected,)
+        assert shorten(read_flags(write(here, f"p.add_argument({call})"))) == (expected,)
     for call in ('"d", nargs="?"', '"d", nargs="*"', '"-d"', '"-d", action="store_true"'):  # nothing to leave out by
         assert read_flags(write(here, f"p.add_argument({call})")).found == ()
+
+
+@pytest.mark.parametrize(
+    ("words", "given", "rest"),
+    [
+        ("--lr 0.1 --fast x", {"lr": 0.1, "fast": True, "data": "x"}, ""),
+        ("--lr=-0.1 -n3 --sizes 1 2", {"lr": -0.1, "n": 3, "sizes": [[1, 2]]}, ""),
+        ("-b 03 a=b --lr 1e-3 -n 0.10", {"batch-size": "03", "data": "a=b", "lr": "1e-3", "n": "0.10"}, ""),
+        ("x y --other=3 z", {"data": "x"}, "y --other=3 z"),
+        ("--lr 1 --other 3 x", {"lr": 1}, "--other 3 x"),  # whether 3 belongs to --other is not known
+        ("--lr 1 --lr 2", {}, "--lr 1 --lr 2"),
+        ("x --lr", {}, "x --lr"),
+    ],
+)
+def test_arguments_become_values_of_flags(here: Path, words: str, given: dict[str, Any], rest: str) -> None:
+    calls = ('"--lr"', '"--fast", action="store_true"', '"-n", default=1', '"-b", "--batch-size"', '"data"')
+    text = "".join(f"p.add_argument({call})\n" for call in (*calls, '"--sizes", nargs="+"'))
+    before = read_flags(write(here, text))
+    flags, others = fill_flags(before, words.split())
+    assert {flag.name: flag.default for flag in flags.found if flag not in before.found} == given
+    assert " ".join(others) == rest
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "command"),
+    [
+        ("import sys", ["0.1", "{lr} [x]"], "python train.py 0.1 '{lr} [x]'"),
+        (ARGPARSE, ["--lr", "1e-3", "--sizes", "3", "4"], "--lr 1e-3 --opt sgd --sizes 3 4"),
+        ('p.add_argument("--data", required=True)', ["--data", "a b", "-v"], "--data 'a b' -v"),
+    ],
+)
+def test_the_first_run_is_the_call_with_the_arguments(
+    here: Path, text: str, words: list[str], command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["init", write(here, text), "--no-run", "--", *words]) == 0
+    assert "fill in" not in capsys.readouterr().out
+    assert run(["run", "train.yml", "-n"]) == 0
+    assert capsys.readouterr().out.rstrip().endswith(command)
 
 
 def test_click(here: Path) -> None:
@@ -103,7 +145,7 @@ def test_click(here: Path) -> None:
     """
     flags = read_flags(write(here, text))
     assert flags.tool == "click"
-    assert flags.found == (
+    assert shorten(flags) == (
         ScriptFlag("lr", "[lr]", 0.1, "rate"),
         ScriptFlag("shout", "[shout]", False),
         ScriptFlag("no-cache", "[no-cache]", False),
@@ -122,6 +164,9 @@ def test_hydra(here: Path) -> None:
     text = '@hydra.main(version_base=None, config_path="conf", config_name="base")\ndef main(c): pass\n'
     flags = read_flags(write(here, text))
     assert (flags.tool, flags.file) == ("Hydra", "conf/base.yaml")
+    filled, rest = fill_flags(flags, ["data=x", "net.width=9", "+a=1", "-m"])
+    assert [flag.default for flag in filled.found] == ["small", 0.1, "adam", "x", 9]
+    assert rest == ["+a=1", "-m"]
     assert [(flag.words, flag.default, flag.is_required) for flag in flags.found] == [
         ("net={net}", "small", False),
         ("lr={lr}", 0.1, False),

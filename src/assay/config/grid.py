@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from math import isinf
+from shlex import quote
 from typing import Any, cast
 
 from assay.config.fields import Fields, build_axis
@@ -14,7 +16,7 @@ from assay.config.template import RUN_VALUES
 from assay.errors import did_you_mean
 from assay.system.fast_dataclasses import dataclass, replace
 from assay.values.secrets import hide_params
-from assay.values.study import Axis, Choices, Condition, Random, RandomKind, Sweep, Value, same_value
+from assay.values.study import Axis, Choices, Condition, Problem, Random, RandomKind, Sweep, Value, same_value
 
 AXIS_KINDS = ("uniform", "log_uniform", "int", "log_int", "choice", "range")
 _WHOLE = ("int", "log_int")
@@ -23,6 +25,7 @@ LARGEST_WHOLE = 2**53  # every smaller whole number is exact as a float, too
 _RESERVED = ("zip", "when")
 _BOUNDS = (("min", "max"), ("low", "high"), ("lower", "upper"), ("from", "to"), ("start", "stop"))
 _MOST_SHOWN = 60  # characters of a value in a hint
+_NUMBER = r"([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)"
 _RANGE_HINT = "write {range: 400}, {range: [from, to]} or {range: [from, to, step]}"
 
 
@@ -108,6 +111,12 @@ class GridReader:
             if each.is_plain and (mistake := _find_mistake(each.text, each.value)):
                 hint = f"{mistake[1]}; a text that looks like this goes into quotes"
                 self._problems.add(mistake[0], key, each.position, hint)
+        if node.is_plain and (several := _find_several(node.text)) and hide_params({key: node.text})[key] == node.text:
+            what, meant, quotes = *several, "quotes"
+            if not node.position.line:  # on the command line
+                meant, quotes = quote(f"{key}={meant}"), "quotes inside of quotes"
+            hint = f"for {what} write {meant}; a text that looks like this goes into {quotes}"
+            self._problems.warnings.append(Problem(f"{node.text!r} is one text", key, node.position, hint))
         return build_axis(node, key, self._problems)
 
     def _special_axis(self, entry: Item, key: str) -> Axis:
@@ -245,6 +254,20 @@ def _find_mistake(text: str, value: Value) -> tuple[str, str] | None:
         return "the parenthesis is not closed: between brackets a comma ends a value", f"write {meant}"
     if isinstance(value, float) and isinf(value) and "inf" not in text.lower():
         return "is beyond the largest number, about 1e308", f"for infinity write {'-' * (value < 0)}.inf"
+    return None
+
+
+def _find_several(text: str) -> tuple[str, str] | None:
+    """Return what a text that looks like several numbers or a range probably means, and what to write."""
+    if re.fullmatch(rf"{_NUMBER}(\s*,\s*{_NUMBER})+", text):
+        return f"{text.count(',') + 1} values", f"[{text}]"
+    if found := re.fullmatch(r"range:\s*(\d+)", text):
+        return "a range", f"{{range: {found[1]}}}"
+    if found := re.fullmatch(rf"{_NUMBER}\s*\.\.\s*{_NUMBER}", text):
+        low, high = sorted((found[1], found[2]), key=float)
+        if low.lstrip("+-").isdigit() and high.lstrip("+-").isdigit():
+            return "a range", f"{{range: [{int(low)}, {int(high) + 1}]}}"
+        return "a range", f"{{uniform: [{low}, {high}]}}"
     return None
 
 

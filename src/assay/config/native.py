@@ -175,7 +175,7 @@ class _Reader:
             overrides=overrides.axes if overrides else {},
             name_params=self._name_params(overrides, sweeps) if overrides else (),
             extras={key: self._ask_plugin(key, sweeps, None) for key in self._keys[len(KEYS) :] if key in self._top},
-            warnings=tuple(dict.fromkeys(_find_references(sweeps, self._node("env")))),
+            warnings=tuple(dict.fromkeys((*self._problems.warnings, *_find_references(sweeps, self._node("env"))))),
         )
 
     # ------------------------------------------------------------ overrides

@@ -9,13 +9,14 @@ Aliases share one node; a document that would expand to an unreasonable size is 
 
 from __future__ import annotations
 
+import os
 import re
 from bisect import bisect
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from typing import Any, Literal
 
-from assay.errors import ConfigError, UsageError
+from assay.errors import ConfigError, UsageError, suggest
 from assay.system.fast_dataclasses import NamedTuple, dataclass, field
 from assay.values.study import Position, Problem, Value
 
@@ -66,6 +67,7 @@ class Problems:
     """Collects the problems of a file, so that all are reported at once."""
 
     found: list[Problem] = field(default_factory=list)
+    warnings: list[Problem] = field(default_factory=list)
 
     def add(self, message: str, key: str = "", position: Position | None = None, hint: str | None = None) -> None:
         problem = Problem(message, key, position, hint)
@@ -185,7 +187,8 @@ def load_text(file: str, shown: str, how_to: HowTo | None = None) -> str:
         with open(file, "rb") as stream:
             data = stream.read()
     except (FileNotFoundError, NotADirectoryError):
-        raise UsageError(f"there is no file {shown}", how_to() if how_to else None) from None
+        hint = _find_similar(file, shown) or (how_to() if how_to else None)
+        raise UsageError(f"there is no file {shown}", hint) from None
     except IsADirectoryError:
         raise UsageError(f"{shown} is a folder, not a file", "name the YAML file in it") from None
     except (OSError, ValueError) as error:
@@ -198,6 +201,19 @@ def load_text(file: str, shown: str, how_to: HowTo | None = None) -> str:
         position = Position(shown, data.count(b"\n", 0, error.start) + 1, column)
         message = f"the byte 0x{data[error.start]:02x} is not UTF-8"
         raise build_error(message, position, "save the file as UTF-8") from None
+
+
+def _find_similar(file: str, shown: str) -> str | None:
+    """Return the YAML files next to a missing one whose names are similar, as a question; None if there are none."""
+    folder, name = os.path.split(file)
+    try:
+        files = [os.path.splitext(each) for each in sorted(os.listdir(folder or "."))]
+    except (OSError, ValueError):
+        return None
+    stem = os.path.splitext(name)[0]
+    near = [each + ending for each, ending in files if ending in (".yml", ".yaml") and suggest(stem, [each])]
+    paths = [repr(os.path.join(os.path.dirname(shown), each)) for each in near[:3]]
+    return f"did you mean {' or '.join(paths)}?" if paths else None
 
 
 def find_duplicates(node: Node) -> Iterator[tuple[str, Position]]:

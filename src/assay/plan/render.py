@@ -86,7 +86,8 @@ def _render_place(piece: study.Placeholder, params: study.Params, template: stud
         raise _no_value(template, piece.name)
     value = params[piece.name]
     if value is None:
-        raise _error(template, f"{piece.name} is null here", f"use [{piece.name}] to leave it out")
+        hint = f"give {piece.name} a value, or use [{piece.name}] to leave it out"
+        raise _error(template, f"{piece.name} is null here", hint)
     if isinstance(value, list):
         return _render_list(value, piece.quote, show)
     if isinstance(value, Reference):

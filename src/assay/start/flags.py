@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 import os
 import re
-from collections.abc import Iterator, Mapping
+from argparse import ArgumentError, ArgumentParser
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from assay.config.source import parse_yaml_mapping
@@ -13,19 +14,22 @@ from assay.errors import UsageError
 from assay.system.files import read_text
 
 _HELP = 72  # characters of a help text that are kept
-_NAME = r"[^\W\d][\w-]*(?:\.[\w-]+)*"  # name of a parameter in a command
+NAME = r"[^\W\d][\w-]*(?:\.[\w-]+)*"  # name of a parameter in a command
 _SKIPPED = ("help", "version")
 _SWITCHES = ("store_true", "store_false", "BooleanOptionalAction", "count", "store_const")
 
 
 class ScriptFlag(NamedTuple):
-    """A flag. `words`: its part of the command, with the parameter. `default`: None if missing or computed."""
+    """A flag. `words`: its part of the command, with the parameter. `default`: None if missing or computed.
+    `options`: its names with dashes, as the script takes them; a positional argument has none."""
 
     name: str
     words: str
     default: Any = None
     help: str = ""
     is_required: bool = False
+    options: tuple[str, ...] = ()
+    takes_several: bool = False
 
 
 class Flags(NamedTuple):
@@ -39,12 +43,46 @@ def read_flags(path: str) -> Flags:
     tree = _parse(path)
     for file, each in ((path, tree), *_find_modules(path, tree)):
         for tool, read in (("argparse", _read_argparse), ("click", _read_click)):
-            found = {flag.name: flag for flag in reversed(list(read(each))) if flag and re.fullmatch(_NAME, flag.name)}
+            found = {flag.name: flag for flag in reversed(list(read(each))) if flag and re.fullmatch(NAME, flag.name)}
             if found:
                 return Flags(tool, tuple(reversed(found.values())), file)
         if (config := _find_hydra(each, file)) is not None:
             return Flags("Hydra", tuple(_read_hydra(config)), config)
     return Flags("", (), path)
+
+
+def fill_flags(flags: Flags, words: Sequence[str]) -> tuple[Flags, list[str]]:
+    """Return the flags with the values that a script's arguments give them, and the arguments of no known flag."""
+    parser = ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False, conflict_handler="resolve")
+    names = {flag.name for flag in flags.found if flags.tool == "Hydra"}
+    try:
+        for flag in (each for each in flags.found if each.options):
+            how: dict[str, Any] = {"action": "append", "nargs": "+" if flag.takes_several else 1}
+            if isinstance(flag.default, bool) and flag.words[0] == "[":
+                how = {"action": "append_const", "const": [True]}
+            parser.add_argument(*flag.options, dest=flag.name, **how)
+        found, rest = parser.parse_known_args(
+            [f"--{each}" if each.partition("=")[0] in names else each for each in words]
+        )
+    except ArgumentError:
+        return flags, list(words)
+    given = {name: values for name, values in vars(found).items() if values}
+    for flag in (each for each in flags.found if not each.options):
+        end = next((at for at, word in enumerate(rest) if word.startswith("-")), len(rest))  # an unknown option
+        if end := end if flag.takes_several else min(end, 1):
+            given[flag.name], rest = [rest[:end]], rest[end:]
+    if any(len(values) > 1 for values in given.values()):  # whether all or the last one counts is not known
+        return flags, list(words)
+    return flags._replace(found=tuple(_fill(flag, given.get(flag.name)) for flag in flags.found)), rest
+
+
+def _fill(flag: ScriptFlag, given: list[list[Any]] | None) -> ScriptFlag:
+    if given is None:
+        return flag
+    # a number is written as one if it is passed on as the same text
+    is_number = re.compile(r"-?(0|[1-9]\d*)(\.0|\.\d{0,9}[1-9])?").fullmatch
+    values = [ast.literal_eval(each) if is_number(str(each)) else each for each in given[0]]
+    return flag._replace(default=[values] if flag.takes_several else values[0], is_required=False)
 
 
 def _parse(path: str) -> ast.Module:
@@ -128,7 +166,8 @@ def _build_flag(names: list[str], given: Mapping[str, Any], *, is_switch: bool, 
     words = f"[{name}]" if is_switch or (is_long and not is_given) else f"{flag} {{{name}}}".removeprefix(f"{name} ")
     text = " ".join(str(given.get("help") or "").split())
     text += f" ({', '.join(map(str, some))})" if isinstance(some := given.get("choices"), list | tuple) else ""
-    return ScriptFlag(name, words, default, text.strip()[:_HELP], is_required and default is None)
+    options = tuple(each for each in names if each.startswith("-"))
+    return ScriptFlag(name, words, default, text.strip()[:_HELP], is_required and default is None, options, several)
 
 
 # ---------------------------------------------------------------- Hydra
@@ -152,9 +191,11 @@ def _read_hydra(path: str) -> Iterator[ScriptFlag]:
         for name, value in ((f"{before}{key}", value) for key, value in content.items()):
             if isinstance(value, dict) and name != "hydra":
                 yield from walk(value, f"{name}.")
-            elif isinstance(value, str | int | float) and "${" not in str(value) and re.fullmatch(_NAME, name):
+            elif isinstance(value, str | int | float) and "${" not in str(value) and re.fullmatch(NAME, name):
                 is_required = value == "???"
-                yield ScriptFlag(name, f"{name}={{{name}}}", None if is_required else value, is_required=is_required)
+                yield ScriptFlag(
+                    name, f"{name}={{{name}}}", None if is_required else value, "", is_required, (f"--{name}",)
+                )
 
     problems: list[str] = []
     content = parse_yaml_mapping(read_text(path), path, problems)

@@ -20,7 +20,7 @@ from assay.errors import UsageError
 from assay.observe.extract import Extractor
 from assay.show.console import Console
 from assay.show.formatting import clean, render_count, shorten
-from assay.start.flags import Flags, read_flags
+from assay.start.flags import NAME, Flags, fill_flags, read_flags
 from assay.system.files import write_new
 from assay.system.processes import find_descendants, signal_all
 from assay.values.options import Request, argument, option
@@ -53,13 +53,13 @@ def init(request: InitRequest, console: Console) -> int:
     The flags are read from the source. To find the metrics, the script is run once, with ARGUMENTs, for a few seconds.
     """
     script, target = _check_paths(request)
-    flags = read_flags(script)
+    flags, rest = fill_flags(read_flags(script), request.arguments)
     given = render_count(len(flags.found), f"{flags.tool} flag") if flags.tool else "no argparse, click or Hydra flags"
     console.print(f"{given} in {flags.file}")
     missing = [flag.name for flag in flags.found if flag.is_required]
     output = _see_output(request, script, missing, console)
     guesses = guess_patterns(output.text.splitlines(), [flag.name for flag in flags.found])
-    text = "".join(f"{line}\n" for line in _render(script, target, flags, guesses))
+    text = "".join(f"{line}\n" for line in _render(script, target, flags, rest, guesses))
     # check that the file can be loaded, and that its patterns match the output that they were guessed from
     patterns = [each for each in load_study(target, LoadOptions(text=text)).metrics if isinstance(each, Pattern)]
     found = Extractor(patterns).feed(f"{output.text}\n".encode())
@@ -202,9 +202,11 @@ def _separate(guess: Guess, found: Collection[str]) -> Guess:
 # ---------------------------------------------------------------- the file
 
 
-def _render(script: str, target: str, flags: Flags, guesses: Sequence[Guess]) -> Iterator[str]:
+def _render(script: str, target: str, flags: Flags, rest: Sequence[str], guesses: Sequence[Guess]) -> Iterator[str]:
     stem = os.path.splitext(os.path.basename(target))[0]
     words = ["python", build_command([script]), *(flag.words for flag in flags.found)]
+    if rest:  # {name} and [name] are meant literally
+        words.append(re.sub(rf"(\{{)({NAME})(\}})|(\[)({NAME})(\])", r"\1\1\2\3\3\4\4\5\6\6", build_command(rest)))
     yield f"# Made by `assay init {script}`. See what would run: assay run {target} -n"
     yield f"study: {_quote(stem if is_study_name(stem) else 'study')}"
     yield f"command: {_quote(' '.join(words))}"
