@@ -199,7 +199,7 @@ def _render_table(block: doc.TableBlock, look: _Look) -> Iterator[str]:
     yield from lines
     if dropped and block.hint:
         left_out = ", ".join(formatting.clean(name) for name in dropped)
-        yield from formatting.wrap(f"(no room for {left_out}: {block.hint})", look.width, _INDENT).split("\n")
+        yield from formatting.wrap(f"(no room here for {left_out}: {block.hint})", look.width, _INDENT).split("\n")
 
 
 def _fit(table: Table, width: int | None) -> tuple[Table, list[str]]:

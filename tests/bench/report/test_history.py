@@ -234,7 +234,7 @@ def test_set_ups_for_people_and_machines() -> None:
     assert lines[2].split() == ["8.9.2", "old", "3", "1.1", "s", "±4.5%", "-"]
     text = render_setups(found, "text", 30)
     assert "loss" not in text.splitlines()[0]
-    assert "(no room for loss: choose" in text, "named, and not cut"
+    assert "(no room here for loss: choose" in text, "named, and not cut"
     assert "±4.5%" in text
     assert "wall_time" in render_setups(found, "text", 5).splitlines()[0]  # one is always shown
     rows = json.loads(render_setups(found, "json"))
