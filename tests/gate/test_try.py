@@ -448,9 +448,7 @@ def test_more_seeds_after_a_look_and_a_budget_are_noted(lab: Lab) -> None:
     assert 0 < facts["cost"]["runs"] < 40
 
 
-def test_the_ledger_lists_what_was_tried_and_keeps_what_is_confirmed(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_ledger_lists_what_was_tried_and_keeps_what_is_confirmed(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "nothing was tried yet" in lab.call("tries").out
     assert "there is nothing to confirm" in lab.call("tries", "--confirm").err
     lab.write(gain=0.2, salt=1)
