@@ -131,8 +131,8 @@ def _build_retry(report: Report, failed: Sequence[Entry]) -> str:
     if again and (len(failed) > 1 or report.prepared.farm is not None) and not takes_others:
         names = dict.fromkeys("lost" if entry.state is State.LOST else "failed" for entry in failed)
         return again.build(*(word for name in names for word in ("--retry", name)))
-    location, names = report.prepared.location, [entry.spec.name for entry in failed]
-    if len(names) > _MOST_NAMED and not takes_others:
+    location = report.prepared.location
+    if len(failed) > _MOST_NAMED and not takes_others:
         states = " or ".join(dict.fromkeys(f"state=={entry.state}" for entry in failed))
         return show_command(["rerun"], location, options=["--where", states])
-    return show_command(["rerun"], location, *names)
+    return show_command(["rerun"], location, *(entry.spec.name for entry in failed))

@@ -34,15 +34,9 @@ def check_targets(*targets: str | None, as_json: bool = False) -> bool:
         if path is None or path == STDOUT:
             continue
         folder = os.path.dirname(os.path.abspath(path))
-        if os.path.isdir(path):
-            why = "it is a folder"
-        elif not os.path.isdir(folder):
-            why = f"there is no folder {folder}"
-        elif not os.access(folder, os.W_OK):
-            why = f"no permission to write into {folder}"
-        else:
-            continue
-        raise UsageError(f"{path} cannot be written: {why}", "name a file in a folder that exists and can be written")
+        if os.path.isdir(path) or not os.path.isdir(folder) or not os.access(folder, os.W_OK):
+            why = "it is a folder" if os.path.isdir(path) else f"{folder} is not a folder that can be written"
+            raise UsageError(f"{path} cannot be written: {why}", "name a file in a folder that exists")
     return STDOUT in targets
 
 
