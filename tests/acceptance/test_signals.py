@@ -208,6 +208,19 @@ def test_what_follows_detach_finds_the_runs(shop: StudyProcesses) -> None:
     until(lambda: not shop.processes(jobs_only=False), "the supervisor in the background has left")
 
 
+def test_what_stop_ended_is_named_and_taken_up_by_the_printed_command(shop: StudyProcesses) -> None:
+    write_study(shop, '[ $ASSAY_ATTEMPT_NUMBER = 2 ] || { touch "$dir/up"; sleep 1000; }')
+    program = start(shop)
+    assert shop.call("stop", "study", "--root", str(shop.root)).code == 0
+    assert program.wait(60) == 130
+    words = shop.words(program)
+    assert "interrupted by assay stop; continue with: assay run study.yml" in words
+    assert words.rstrip().endswith(" --retry stopped")
+    assert "1 of 1 runs is kept: finished, running, failed, or stopped" in shop.run("--dry-run").out
+    assert shop.run("--slots", "0", "--retry", "stopped").code == 0
+    assert shop.states(RUN) == [State.STOPPED, State.DONE]
+
+
 # ---------------------------------------------------------------- metrics
 
 LINES = 2000

@@ -448,7 +448,7 @@ def test_more_seeds_after_a_look_and_a_budget_are_noted(lab: Lab) -> None:
     assert 0 < facts["cost"]["runs"] < 40
 
 
-def test_the_ledger_lists_what_was_tried_and_keeps_what_is_confirmed(lab: Lab) -> None:
+def test_the_ledger_lists_what_was_tried_and_keeps_what_is_confirmed(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "nothing was tried yet" in lab.call("tries").out
     assert "there is nothing to confirm" in lab.call("tries", "--confirm").err
     lab.write(gain=0.2, salt=1)
@@ -460,6 +460,9 @@ def test_the_ledger_lists_what_was_tried_and_keeps_what_is_confirmed(lab: Lab) -
     listed = lab.call("tries")
     assert "a good one" in listed.out
     assert listed.out.count("not yet") == 2
+    with monkeypatch.context() as narrow:
+        narrow.setattr("assay.show.console.terminal_width", lambda _stream: 80)
+        assert "(no room here for base, when: widen the terminal, or --json)" in lab.call("tries").out
     confirmed = lab.call("tries", "--confirm", "--seeds", "6", "-j", "4", "--json")
     kept = {each["idea"]: each["confirmation"]["is_kept"] for each in json.loads(confirmed.out)}
     assert kept == {"a good one": True, "a lucky one": False}

@@ -112,6 +112,14 @@ def test_many_failures_do_not_fill_the_screen(study: Study) -> None:
     assert "runs/s/r19/train.log" in text, "a path instead of a command with a place to fill in"
 
 
+def test_the_command_that_repeats_many_failed_runs_names_them_all(study: Study) -> None:
+    study.add(*[State.FAILED] * 10)
+    assert "assay rerun runs/s/r0 runs/s/r1 " in study.render()
+    assert "runs/s/r9\n" in study.render()
+    study.add(State.FAILED, State.TIMEOUT)
+    assert study.render().endswith("assay rerun runs/s --where 'state==failed or state==timeout'\n")
+
+
 def test_every_state_is_counted(study: Study) -> None:
     assert "s: 0 runs: nothing ran" in study.render()
     study.add(*State)

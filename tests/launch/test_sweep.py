@@ -64,7 +64,7 @@ def test_comments_and_blank_lines_are_no_change(shop: StudyProcesses) -> None:
 def test_a_sweep_that_is_continued_runs_the_code_it_was_planned_with(shop: StudyProcesses) -> None:
     wait = "while [ ! -e $ALL ]; do sleep 0.05; done"
     shop.write("train.sh", f"echo old\n[ $1 != 1 ] || {wait}\n")
-    shop.write_study("bash train.sh {n}", "params: {n: [1, 2, 3, 4, 5]}\n")
+    shop.write_study("bash train.sh {n}", f"params: {{n: {[*range(1, 13)]}}}\n")
     program = shop.start("--plain", "--slots", "0")
     until(lambda: (shop.dir("n=1") / "run.log").exists() and shop.log("n=1"), "the first run")
     program.kill()
@@ -72,8 +72,9 @@ def test_a_sweep_that_is_continued_runs_the_code_it_was_planned_with(shop: Study
     shop.write("train.sh", "echo new\n")
     (shop.base / "all").touch()
     again = shop.run("--slots", "0").ended(0)
-    assert [shop.log(f"n={n}") for n in (1, 2, 3, 4, 5)] == ["old\n"] * 5
+    assert [shop.log(f"n={n}") for n in range(1, 13)] == ["old\n"] * 12
     assert "ran with the recorded snapshot: train.sh has changed since" in again.err
+    assert "assay rerun" not in again.err, "a command with some of the 12 names would be a trap"
 
 
 def test_new_code_replaces_the_copy_and_keeps_the_old_one(shop: StudyProcesses) -> None:

@@ -84,7 +84,8 @@ def test_files(cli, bench: Bench) -> None:
         (("fit", "-x", "miles"), "miles"),
         (("fit", "-m", "loss", "-x", "epoch"), "loss has no epochs in these runs"),
         (("fit", "-m", "loss", "-x", "time"), "loss has no times in these runs"),
-        (("fit", "-o", "missing/p.html"), "missing/p.html"),
+        (("fit", "-o", "missing/p.html"), "missing/p.html cannot be written: /"),
+        (("fit", "-o", "missing/p.png"), "missing/p.png cannot be written: /"),
         (("fit", "-o", "p.html", "--width", "8"), "--width"),
     ],
 )

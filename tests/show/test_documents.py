@@ -130,7 +130,7 @@ def test_columns_that_do_not_fit_are_named():
         [["abc", *(["1234567890"] * 3)]],
     )
     text = render_terminal(build(doc.TableBlock(table, hint="--json has them")), width=30)
-    assert "(no room for figure_3: --json has them)" in " ".join(text.split())
+    assert "(no room here for figure_3: --json has them)" in " ".join(text.split())
     assert text.startswith("n ")
 
 

@@ -125,8 +125,8 @@ def test_names_and_logs_are_escaped(own_bench: Bench, report: Report) -> None:
     [
         (("fitt",), "did you mean 'fit'?"),
         (("fit", "--sort", "lass"), "did you mean 'loss'?"),
-        (("fit", "-o", "nowhere/x.html"), "cannot be written"),
-        (("fit", "-o", "."), "cannot be written"),
+        (("fit", "-o", "nowhere/x.html"), "cannot be written: /"),
+        (("fit", "-o", "."), "cannot be written: it is a folder"),
         (("study.yml",), "is not the report of a golden check"),
         (("fit/none*",), "no run named"),
         (("fit", "-n", "0"), "-n"),

@@ -77,7 +77,8 @@ def build_tries_document(found: Sequence[Try], location: StudyLocation) -> Docum
     asked = (Column("idea"), Column("verdict", cut="never"), Column("metric", rank=1), Column("change", cut="never"))
     found_by = (Column("interval", cut="never", rank=2), Column("pairs", "number", digits=None, rank=1))
     columns = (*asked, *found_by, Column("confirmed", cut="never"), Column("base", rank=3), Column("when", rank=4))
-    blocks: list[Block] = [TableBlock(Table(columns, [_build_row(each) for each in found]))]
+    table = Table(columns, [_build_row(each) for each in found])
+    blocks: list[Block] = [TableBlock(table, hint="widen the terminal, or --json")]
     if any(each.verdict == "better" and each.confirmation is None for each in found):
         blocks.append(Commands([("repeat what was better with fresh seeds", _show_tries(location, "--confirm"))]))
     shown = blocks if found else (Text("nothing was tried yet"),)

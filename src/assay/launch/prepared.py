@@ -174,7 +174,8 @@ class Report:
 
     prepared: Prepared
     entries: list[Entry]
-    interrupted: str | None = None
+    interrupted: str | None = None  # the signal, or `assay stop`
+    is_stopped: bool = False  # whether `assay stop` ended a run: the same call alone does not start it again
     left: bool = False
     problem: str | None = None
     verdict: Verdict | None = None  # the verdict of the study's checks on the runs that are done
@@ -405,7 +406,7 @@ def build_dry_lines(prepared: Prepared) -> Iterator[str]:
             yield build_line(prepared, spec, command.text, run_dir=f"{folder}/{spec.name}")
     if kept:
         runs = f"{kept} of {len(prepared.plan.runs)} runs"
-        yield f"# {runs} {'is' if kept == 1 else 'are'} kept: finished, running, or failed"
+        yield f"# {runs} {'is' if kept == 1 else 'are'} kept: finished, running, failed, or stopped by `assay stop`"
 
 
 def build_line(prepared: Prepared, spec: RunSpec, text: str, attempt: int = 1, run_dir: str = "") -> str:

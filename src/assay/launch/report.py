@@ -17,7 +17,7 @@ from assay.values.verdict import VerdictKind
 
 _IN_FULL = 3  # failed runs shown with the end of their log
 _LISTED = 20  # failed runs that are named
-_RERUN_AT_ONCE = 10
+_MOST_NAMED = 10  # a printed command names at most so many runs
 
 
 def render_report(report: Report, elapsed_s: float, *, color: bool = False, width: int | None = None) -> str:
@@ -123,7 +123,7 @@ def build_next_steps(report: Report) -> tuple[str, ...]:
 
 
 def _build_retry(report: Report, failed: Sequence[Entry]) -> str:
-    """Return a command that repeats failed runs: one run of this machine by name; else the call with --retry."""
+    """Return a command that repeats failed runs: some runs of this machine by name, else the call with --retry."""
     again = report.prepared.options.again
     if again and not again.takes_retry:
         return again.build()
@@ -131,4 +131,8 @@ def _build_retry(report: Report, failed: Sequence[Entry]) -> str:
     if again and (len(failed) > 1 or report.prepared.farm is not None) and not takes_others:
         names = dict.fromkeys("lost" if entry.state is State.LOST else "failed" for entry in failed)
         return again.build(*(word for name in names for word in ("--retry", name)))
-    return show_command(["rerun"], report.prepared.location, *(entry.spec.name for entry in failed[:_RERUN_AT_ONCE]))
+    location = report.prepared.location
+    if len(failed) > _MOST_NAMED and not takes_others:
+        states = " or ".join(dict.fromkeys(f"state=={entry.state}" for entry in failed))
+        return show_command(["rerun"], location, options=["--where", states])
+    return show_command(["rerun"], location, *(entry.spec.name for entry in failed))

@@ -38,7 +38,7 @@ from assay.values.state import RETRY
 from assay.values.study import CodePolicy, MetricFile, quote_inside
 
 _NAMED_FILES = 3
-_RERUN_AT_ONCE = 10
+_MOST_NAMED = 10  # a printed command names at most so many runs
 _LARGE_BYTES = 50_000_000
 _CODE_SUFFIXES = {".py", ".pyx", ".pyi", ".sh", ".bash", ".jl", ".r", ".lua", ".m", ".java", ".js", ".ts"}
 _CODE_SUFFIXES |= {".c", ".cc", ".cpp", ".cxx", ".cu", ".cuh", ".h", ".hpp", ".rs", ".go", ".proto", ".jinja", ".j2"}
@@ -504,7 +504,9 @@ class DirBuilder:
         steps = [build_command(("diff",), [show_path(path) for path in pair])] if pair else []
         if is_kept and again and again.words == ("assay", "run") and self._prepared.search is None:
             return [*steps, again.build("--force", "--new-code")]
-        return [*steps, show_command(["rerun"], location, *other.names[:_RERUN_AT_ONCE], options=["--new-code"])]
+        if len(other.names) > _MOST_NAMED:
+            return steps
+        return [*steps, show_command(["rerun"], location, *other.names, options=["--new-code"])]
 
 
 _KEPT = {layout.RUN_FILE, layout.TAGS_FILE, layout.ENVIRONMENT_FILE, layout.READINGS_FILE, layout.CONFIG_FILE}

@@ -99,6 +99,7 @@ class Supervisor:
         self._shared: dict[Any, Any] = {}  # values that most runs share, each kept once
         self.queue: list[tuple[int, int, Entry]] = []
         self.interrupted: str | None = None  # the name of the signal
+        self.at_interrupt: list[Entry] = []  # the runs that were running when the signal arrived
         self.leave = False  # whether to end the loop without stopping any run
         self.problem: InfrastructureError | None = None
         self._order = 0

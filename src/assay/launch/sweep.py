@@ -8,7 +8,7 @@ import random
 import signal
 import sys
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from functools import partial
@@ -244,10 +244,8 @@ def _end_plan(prepared: Prepared, entries: Sequence[Entry]) -> None:
         return
     if not prepared.options.names_runs:
         run_directory.remove_plan(prepared.location.dir, prepared.plan_key)
-    stopped = [_load_last(entry.dir) for entry in entries if entry.state is State.STOPPED]
     # Ctrl-C stopped a run, here or in another supervisor: a later call continues it
-    is_interrupted = any(last is not None and last.stop and last.stop.kind == "interrupt" for last in stopped)
-    if not is_interrupted:
+    if "interrupt" not in _find_stops(entry for entry in entries if entry.state is State.STOPPED):
         # a --force is complete when all its runs have been repeated, by any call
         last = {entry.spec.name: entry.attempt for entry in entries}
         for path in run_directory.find_passes(prepared.location.dir):
@@ -403,6 +401,12 @@ def _build_entry(
     return Entry(spec, prepared.dir_of(spec), policy, wanted=wanted, since=since)
 
 
+def _find_stops(entries: Iterable[Entry]) -> set[str]:
+    """Return the kinds of the stop files of these runs; `assay stop` writes them before it sends a signal."""
+    found = [_load_last(entry.dir) for entry in entries]
+    return {last.stop.kind for last in found if last is not None and last.stop is not None}
+
+
 def _load_last(run_dir: str) -> run_directory.Attempt | None:
     return run_directory.load_history(run_dir).last if os.path.isdir(run_dir) else None
 
@@ -434,6 +438,7 @@ def _signals(supervisor: Supervisor) -> Iterator[None]:
 
     def interrupt(number: int, _frame: object) -> None:
         supervisor.interrupted = signal.Signals(number).name
+        supervisor.at_interrupt = supervisor.at_interrupt or list(supervisor.running.values())
 
     def leave(_number: int, _frame: object) -> None:
         supervisor.leave = True
@@ -483,7 +488,8 @@ def _build_report(
     return Report(
         prepared=prepared,
         entries=entries,
-        interrupted=supervisor.interrupted,
+        interrupted="assay stop" if _find_stops(supervisor.at_interrupt) == {"user"} else supervisor.interrupted,
+        is_stopped="user" in _find_stops(entry for entry in entries if entry.state is State.STOPPED),
         left=supervisor.leave,
         problem=supervisor.problem.render() if supervisor.problem else None,
         verdict=verdict,

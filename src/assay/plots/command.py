@@ -152,8 +152,8 @@ def _choose_kind(request: PlotRequest) -> str:
     if kind not in (*FORMATS, _PAGE):
         name = os.path.basename(request.output)
         raise UsageError(f"cannot write a plot to {name!r}", f"end the name in {', '.join(FORMATS)} or {_PAGE}")
+    check_targets(request.output)
     if kind == _PAGE:
-        check_targets(request.output)
         if request.width or request.height:
             raise UsageError("--width and --height have no meaning for a page", "it takes the width of its window")
     elif (request.width or 0) > 100 or (request.height or 0) > 100:

@@ -195,10 +195,11 @@ def describe_total(runs: Sequence[ListedRun], waiting: str = State.QUEUED) -> st
 
 @dataclass(frozen=True, slots=True)
 class RunTable:
-    """A table of runs. `remarks` are lines below the table: reasons that did not fit into it."""
+    """A table of runs. `remarks` are lines below the table: reasons that did not fit into it. `no_room`: columns."""
 
     table: Table
     remarks: tuple[str, ...] = ()
+    no_room: tuple[str, ...] = ()
 
 
 def build_run_table(
@@ -235,7 +236,8 @@ def build_run_table(
         return RunTable(table)
     if columns[-1].name == _REASON:  # half a reason would be useless
         table = Table(table.columns[:-1], [row[:-1] for row in table.rows])
-    return RunTable(fit_columns(table, width)[0], tuple(build_remarks([run.row for run in runs])))
+    table, dropped = fit_columns(table, width)
+    return RunTable(table, tuple(build_remarks([run.row for run in runs])), tuple(column.name for column in dropped))
 
 
 def build_run_facts(runs: Sequence[ListedRun], location: StudyLocation, now: float) -> Table:

@@ -35,7 +35,8 @@ def check_targets(*targets: str | None, as_json: bool = False) -> bool:
             continue
         folder = os.path.dirname(os.path.abspath(path))
         if os.path.isdir(path) or not os.path.isdir(folder) or not os.access(folder, os.W_OK):
-            raise UsageError(f"{path} cannot be written", "name a file in a folder that exists and can be written")
+            why = "it is a folder" if os.path.isdir(path) else f"{folder} is not a folder that can be written"
+            raise UsageError(f"{path} cannot be written: {why}", "name a file in a folder that exists")
     return STDOUT in targets
 
 

@@ -187,19 +187,20 @@ def _render_table(block: doc.TableBlock, look: _Look) -> Iterator[str]:
     table, dropped = _fit(block.table, look.width)
     if dropped and block.split_by:
         index = [column.name for column in block.table.columns].index(block.split_by)
-        titles, parts = [row[index] for row in block.table.rows], drop_columns(block.table, {index})
+        titles = [row[index] for row in block.table.rows]
+        parts, dropped = _fit(drop_columns(block.table, {index}), look.width)
         for title in dict.fromkeys(titles):
             part = parts._replace(rows=[row for row, its in zip(parts.rows, titles, strict=True) if its == title])
             yield formatting.shorten(formatting.clean(str(title)), look.width or 0, front=0)
             yield from render_table(part, width=look.width, color=look.color, plain=look.plain).splitlines()
-        return
-    lines = _render_rows(block, table, look)
-    for index, text in sorted((block.breaks or {}).items(), reverse=True):
-        lines.insert(index + 2, formatting.clean(text))  # index + 2: below the names of the columns and the rule
-    yield from lines
+    else:
+        lines = _render_rows(block, table, look)
+        for index, text in sorted((block.breaks or {}).items(), reverse=True):
+            lines.insert(index + 2, formatting.clean(text))  # index + 2: below the names of the columns and the rule
+        yield from lines
     if dropped and block.hint:
         left_out = ", ".join(formatting.clean(name) for name in dropped)
-        yield from formatting.wrap(f"(no room for {left_out}: {block.hint})", look.width, _INDENT).split("\n")
+        yield from formatting.wrap(f"(no room here for {left_out}: {block.hint})", look.width, _INDENT).split("\n")
 
 
 def _fit(table: Table, width: int | None) -> tuple[Table, list[str]]:

@@ -484,7 +484,7 @@ def test_a_failure_that_was_declared_invalid_is_none_and_nothing_left_is_an_erro
 
 def test_ratios_of_single_values_and_sizes_as_people_read_them() -> None:
     single = [Executions(name, (execution(1, value),)) for name, value in (("base", 10.0), ("head", 12.0))]
-    assert "+20.0% not significant" in render_terminal(build_comparison_document(compare(*single)), width=100)
+    assert "+20.0%  not significant" in render_terminal(build_comparison_document(compare(*single)), width=100)
     peaks = Peaks(max_rss=300 << 20, gpu_memory_bytes=3 << 30)
     sides = [Executions(name, tuple(execution(n, 10.0, peaks=peaks) for n in range(8))) for name in ("base", "head")]
     text = render_terminal(build_comparison_document(compare(*sides)), width=120)

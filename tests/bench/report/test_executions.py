@@ -167,7 +167,7 @@ def test_long_names_are_cut_from_the_left_and_no_row_breaks(width: int) -> None:
         assert f"training_step_{name}  " in line
         assert " 2 s " in line
     rest = ", ".join(name for name in figures if name not in lines[0])
-    assert (f"(no room for {rest}: --json has them)" in " ".join(text.split())) is bool(rest)
+    assert (f"(no room here for {rest}: --json has them)" in " ".join(text.split())) is bool(rest)
     assert LONG in render_report(*runs), "never in a pipe"
 
 

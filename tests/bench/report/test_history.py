@@ -152,14 +152,14 @@ def test_a_comparison_is_a_row_for_each_metric_and_a_line_for_each_trouble() -> 
     report = build_report(compared(), compared(metric="throughput", kind=VerdictKind.PASS), notes=("mind the gap",))
     lines = render_comparison(report).splitlines()
     assert lines[0] == "m.C.f"
-    assert lines[1].split() == ["verdict", "metric", "one", "two", "change"]
+    assert lines[1].split() == ["verdict", "metric", "one", "two", "change", "interval"]
     assert lines[3].split(maxsplit=2)[:2] == ["FAIL", "wall_time"]
-    assert lines[3].endswith("+20.0% [+18.0%, +22.0%]")
+    assert lines[3].endswith("+20.0%  [+18.0%, +22.0%]")
     assert lines[4].startswith("PASS     throughput")
     assert lines[5] == "FAIL m.C.f wall_time: +20.00%, p 0.001: worse"
     assert lines[6:] == ["mind the gap", "FAIL: 2 metrics compared"]
     several = render_comparison(build_report(compared(), compared("m.C.g")))
-    assert several.splitlines()[0].split() == ["verdict", "benchmark", "metric", "one", "two", "change"]
+    assert several.splitlines()[0].split() == ["verdict", "benchmark", "metric", "one", "two", "change", "interval"]
 
 
 def test_commits_are_reported_with_their_subjects_and_stand_in_columns_by_their_hash() -> None:
@@ -189,7 +189,7 @@ def test_a_comparison_of_long_names_has_whole_figures() -> None:
     report = build_report(*(compared(method) for method in LONG_METHODS))
     text = render_comparison(report, 80)
     assert max(map(display_width, text.splitlines())) <= 80
-    assert text.count("+20.0% [+18.0%, +22.0%]") == 2
+    assert text.count("+20.0%  [+18.0%, +22.0%]") == 2
     assert [line for line in text.splitlines() if line in LONG_METHODS] == list(LONG_METHODS), "a table for each"
     narrow = render_comparison(replace(report, verdict=Verdict.of([], 2)), 60).splitlines()
     assert [line[-15:] for line in narrow if line.startswith("…")] == ["training_step_a", "training_step_b"]
@@ -202,11 +202,24 @@ def test_a_comparison_of_long_names_has_whole_figures() -> None:
     assert all(f" {method} " in piped for method in LONG_METHODS)
 
 
+def test_the_interval_is_dropped_where_a_comparison_would_be_too_wide() -> None:
+    side = BenchSide("one", (10.25, 10.5, 11.0))
+    metric = replace(compared(), base=side, head=side)
+    for metrics in ((metric,), (metric, replace(metric, method="m.C.g"))):
+        text = render_comparison(replace(build_report(*metrics), base="0123456789ab one", head="ba9876543210 two"), 70)
+        assert max(map(display_width, text.splitlines())) <= 70
+        assert "+20.0%" in text
+        assert "[" not in text
+        assert "(no room here for interval: widen the terminal, or --json)" in text
+    few = replace(metric, finding=replace(metric.finding, interval=None))
+    assert "+20.0%  not significant" in render_comparison(build_report(few))
+
+
 def test_each_set_up_has_a_table_of_its_own_that_fits() -> None:
     report = build_report(*(replace(compared(), setup=f"accelerator_model {name}") for name in ("V100", "T4")))
     text = render_comparison(report, 80)
     assert text.count("environment: accelerator_model ") == 2
-    assert text.count("+20.0% [+18.0%, +22.0%]") == 2
+    assert text.count("+20.0%  [+18.0%, +22.0%]") == 2
     assert "…" not in text
     names = [name for _, name, _ in build_comparison_cases(report)]
     assert names == ["wall_time (accelerator_model V100)", "wall_time (accelerator_model T4)"]
@@ -234,7 +247,7 @@ def test_set_ups_for_people_and_machines() -> None:
     assert lines[2].split() == ["8.9.2", "old", "3", "1.1", "s", "±4.5%", "-"]
     text = render_setups(found, "text", 30)
     assert "loss" not in text.splitlines()[0]
-    assert "(no room for loss: choose" in text, "named, and not cut"
+    assert "(no room here for loss: choose" in text, "named, and not cut"
     assert "±4.5%" in text
     assert "wall_time" in render_setups(found, "text", 5).splitlines()[0]  # one is always shown
     rows = json.loads(render_setups(found, "json"))

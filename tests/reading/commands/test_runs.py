@@ -38,6 +38,14 @@ def test_runs_are_listed_with_state_metrics_and_reason(cli) -> None:
     assert by_name[BAD].endswith("train ended with exit code 1")
 
 
+def test_columns_without_room_are_named_below_the_table(cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "no room" not in cli("ls", "fit").err
+    monkeypatch.setattr("assay.show.console.terminal_width", lambda _stream: 34)
+    result = cli("ls", "fit")
+    assert result.out.splitlines()[0].split() == ["run", "state", "time", "test.acc"]
+    assert " ".join(result.err.split()) == "(no room here for slot, step, loss: widen the terminal, or --json)"
+
+
 def test_runs_by_state(cli) -> None:
     rows = json.loads(cli("ls", "fit", "--state", "failed", "--json").out)
     assert sorted(row["name"] for row in rows) == ["lr=0.5,n=7", "lr=0.5,n=8"]

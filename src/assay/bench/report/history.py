@@ -212,7 +212,8 @@ def _build_comparison(report: ComparisonReport) -> Iterator[Block]:
         names = [clean(side).partition(" ")[0] for side in (report.base, report.head)]
         has_methods = len(methods) > 1
         table = build_comparison_table(names, mine, has_methods=has_methods)
-        yield TableBlock(table, split_by="benchmark" if has_methods else "")
+        hint = "widen the terminal, or --json"
+        yield TableBlock(table, split_by="benchmark" if has_methods else "", hint=hint)
     bad = [finding for finding in report.verdict.findings if finding.kind is not VerdictKind.PASS]
     yield Findings(bad, most=len(bad))
     yield Notes([*report.notes, *describe_visible(report)])
@@ -239,12 +240,13 @@ def build_comparison_table(
     sides = names if names[0] != names[1] else ("base", "head")
     shown: Sequence[tuple[bool, Column, Callable[[MetricComparison], object]]] = (
         (True, Column("verdict", "state"), lambda each: str(each.finding.kind)),
-        (has_methods, Column("benchmark", rank=1, cut="left"), lambda each: each.method),
+        (has_methods, Column("benchmark", rank=2, cut="left"), lambda each: each.method),
         (True, Column("metric"), lambda each: each.metric),
         (is_whole and any(metric.setup for metric in metrics), Column("environment"), lambda each: each.setup),
         (True, Column(sides[0], "text", "right", cut="never"), lambda each: _render_side(each, each.base)),
         (True, Column(sides[1], "text", "right", cut="never"), lambda each: _render_side(each, each.head)),
-        (True, Column("change", "text", "left", cut="never"), _render_change),
+        (True, Column("change", "text", "left", cut="never"), lambda each: _split_effect(each)[0]),
+        (True, Column("interval", "text", "left", cut="never", rank=1), lambda each: _split_effect(each)[1]),
         (is_whole, Column("reason"), lambda each: each.finding.message),
     )
     columns = [(column, render) for is_shown, column, render in shown if is_shown]
@@ -256,9 +258,10 @@ def _render_side(metric: MetricComparison, side: BenchSide) -> str | Span | None
     return render_figure(metric.metric, side.values, side.aside)
 
 
-def _render_change(metric: MetricComparison) -> str | None:
-    effect = render_effect(metric.finding)
-    return f"{effect} not significant" if effect and not metric.finding.interval else effect  # no interval: few values
+def _split_effect(metric: MetricComparison) -> tuple[str | None, str | None]:
+    """Return the change and its interval, in columns of their own: a narrow terminal has room for the change alone."""
+    change, _, interval = (render_effect(metric.finding) or "").partition(" ")
+    return change or None, interval or ("not significant" if change else None)  # no interval: few values
 
 
 def build_comparison_cases(report: ComparisonReport) -> list[tuple[str, str, Verdict]]:

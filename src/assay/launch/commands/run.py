@@ -216,7 +216,10 @@ def _print_report(report: Report, console: Console, as_json: bool, elapsed_s: fl
         console.error(f"assay: {report.problem}")
     if report.interrupted:
         again = options.again if "search" in options.extras else None  # --search was applied, and `again` lacks it
-        call = again.build() if again else build_same_call(options.command_line[1:])
+        takes_retry = options.again and options.again.takes_retry
+        more = ["--retry", "stopped"] if report.is_stopped and takes_retry else []
+        words = [*options.command_line[1:], *([] if State.STOPPED in options.retry else more)]
+        call = again.build(*more) if again else build_same_call(words)
         console.error(f"interrupted by {report.interrupted}; continue with: {call}")
 
 

@@ -109,6 +109,8 @@ def _list_runs(name: str, request: LsRequest, console: Console) -> int:
         console.write_table(found.table)
         console.write("".join(f"{wrap(clean(remark), console.width, '  ')}\n" for remark in found.remarks))
         console.print(describe_total(shown, waiting))
+        if found.no_room:
+            console.error(f"(no room here for {', '.join(found.no_room)}: widen the terminal, or --json)")
     else:
         chosen_ones = request.states or request.where or patterns
         console.error(f"{location.name}: no run{' matches' if chosen_ones else 's yet'}")
