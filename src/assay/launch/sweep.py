@@ -264,7 +264,7 @@ def _join(first: Listen, step: RunStep, warn: Callable[[str], None]) -> Listen:
         try:
             for each in listeners:
                 each(event)
-        except Exception as error:  # noqa: BLE001 a plug-in may raise any error
+        except (Exception, SystemExit) as error:  # noqa: BLE001 a plug-in may raise any error
             listeners.clear()
             warn(f"{type(step).__module__}.{type(step).__qualname__}.listen failed: {error!r}")
 
