@@ -550,6 +550,22 @@ def test_only_a_handler_may_end_the_program(install: Install, code: str, capsys:
     assert not Path("runs").exists()
 
 
+def test_a_value_of_another_type_names_the_function_that_returned_it(
+    install: Install, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    install("times", TIMES, steps=STEPS + "    def prepare(self, prepared): return None\n")
+    assert run(["run", "own.yml"]) == 4
+    assert "assay: times_plugin.steps.Step.prepare returned no Prepared\n" in capsys.readouterr().err
+    dialect = (
+        "from assay.values.hooks import Dialect\nD = Dialect('dd', keys=frozenset(['dd']), parser='dd_plugin.d:max')\n"
+    )
+    install("dd", declare("dialects={'dd': 'dd_plugin.d:D'}", "dd"), d=dialect + "def max(*_): return 7\n")
+    (folder / "dd.yml").write_text("dd: 1\n")
+    plugins.find_dialects.cache_clear()
+    assert run(["run", "dd.yml"]) == 4
+    assert "assay: dd_plugin.d:max returned int, not a Study\n" in capsys.readouterr().err
+
+
 def test_a_report_that_ends_the_program_is_left_out(
     install: Install, served: Bench, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

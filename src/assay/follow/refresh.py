@@ -263,7 +263,7 @@ def _load_foreign(path: str) -> tuple[str, FolderRun]:
         try:
             run: FolderRun | None = plugins.load(dialect.folder_reader)(path) if dialect.folder_reader else None
             if run is not None and type(run) is not FolderRun:
-                raise TypeError(f"{dialect.folder_reader} returned a {type(run).__name__}, not a FolderRun")  # noqa: TRY301
+                raise TypeError(f"{dialect.folder_reader} returned {type(run).__name__}, not a FolderRun")  # noqa: TRY301
         except (Exception, SystemExit) as error:  # noqa: BLE001 a plug-in may raise any error
             problems.append(f"{dialect.name}: {error}")
             continue

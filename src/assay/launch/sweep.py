@@ -97,6 +97,8 @@ def prepare(options: RunOptions) -> Prepared:
     prepared = Prepared(study, Plan(study, ()), location, asked, farm, settings, options)
     for step in find_steps(prepared):
         prepared = step.prepare(prepared)
+        if not isinstance(prepared, Prepared):
+            raise InfrastructureError(f"{type(step).__module__}.{type(step).__qualname__}.prepare returned no Prepared")
     if prepared.search is not None:
         return prepared
     options, rules = prepared.options, find_rules(prepared.study.dialect)
