@@ -185,6 +185,19 @@ def test_an_executor_of_another_distribution_is_found_by_its_name_and_one_that_i
 
 PAGES = HEAD + "from assay.web.api import Pages\nPLUGIN = Plugin('bad', pages=('bad_plugin.plugin:PAGES',))\n"
 NAVIGATION = PAGES + "from assay.web.api import Navigation\nPAGES = Pages(navigation=Navigation({}))\n"
+ODD = "class Odd:\n    @property\n    def __class__(self): raise {}\n"
+ENDS = (
+    HEAD
+    + """from assay.web.api import Pages
+class Ends({}):
+    __slots__ = ()
+    def __getattribute__(self, name):
+        if name == {!r}: raise SystemExit(0)
+        return super().__getattribute__(name)
+"""
+)
+TEXT = HEAD + "class Text(str):\n    __hash__ = None\n"
+MAPPING = HEAD + "class Odd(dict):\n    def __iter__(self): raise SystemExit(0)\n"
 BAD = [  # the text of a module, and why it cannot be used
     (None, "ModuleNotFoundError: No module named 'bad_plugin.plugin'"),
     ("1 / 0\n", "ZeroDivisionError"),
@@ -212,6 +225,7 @@ BAD = [  # the text of a module, and why it cannot be used
     (PAGES + "PAGES = Pages(templates='/nothing')\n", "there is no folder /nothing"),
     (PAGES + "PAGES = Pages(['/bad'])\n", "routes: AttributeError"),
     ("class Odd(BaseException):\n    def __str__(self): 1 / 0\nraise Odd\n", "loaded: Odd"),
+    ("class Ends(BaseException):\n    def __str__(self): raise Ends\nraise Ends\n", "loaded: Ends"),
     ("import sys\nsys.stdout.close()\n" + HEAD, "AttributeError"),
     ("import sys\nsys.stdout.close()\n" + declare(""), "closes standard output when it is imported"),
     ("PLUGIN = ()\n", "is an empty tuple"),
@@ -235,6 +249,17 @@ BAD = [  # the text of a module, and why it cannot be used
     (PAGES + "PAGES = Pages(templates=1)\n", "templates must not be of the type int"),
     (PAGES + "PAGES = Pages(find_alarms=5)\n", "find_alarms must not be of the type int"),
     (declare("commands={'x': ('bad_plugin.nothing:x', 'x')}"), "No module named 'bad_plugin.nothing'"),
+    ("class Odd(tuple):\n    def __iter__(self): 1 / 0\nPLUGIN = Odd((1, 2))\n", "Odd is not an assay.plugins.Plugin"),
+    (ODD.format("SystemExit(0)") + "PLUGIN = Odd()\n", "Odd is not an assay.plugins.Plugin"),
+    (ENDS.format("Plugin", "name") + "PLUGIN = Ends('bad')\n", "Ends is not an assay.plugins.Plugin"),
+    (TEXT + "PLUGIN = Plugin(Text('bad'))\n", "name is 'bad': it must be a text"),
+    (TEXT + "PLUGIN = Plugin('bad', needs=(Text('x'),))\n", "needs must be a tuple of texts"),
+    (MAPPING + "PLUGIN = Plugin('bad', settings=Odd())\n", "SystemExit: 0"),
+    (declare("run_steps={'x': 'bad_plugin.odd:VALUE'}"), "run_steps: bad_plugin.odd:VALUE: RuntimeError: read"),
+    (declare("dialects={'x': 'bad_plugin.odd:VALUE'}"), "dialects: 'x' is not a Dialect of this name"),
+    (PAGES + ODD.format("RuntimeError") + "PAGES = Odd()\n", "Odd is not an assay.web.api.Pages"),
+    (PAGES + ODD.format("SystemExit(0)") + "PAGES = Pages(card=Odd())\n", "card: SystemExit: 0"),
+    (PAGES + ENDS.format("Pages", "card") + "PAGES = Ends()\n", "Ends is not an assay.web.api.Pages"),
 ]
 
 
@@ -242,7 +267,8 @@ BAD = [  # the text of a module, and why it cannot be used
 def test_a_plug_in_that_cannot_be_used_is_named_and_left_out(
     install: Install, text: str | None, reason: str, examine: Examine
 ) -> None:
-    install("bad", text, ends="print('left')\nraise SystemExit(0)\n")
+    odd = ODD.format("RuntimeError('read')").replace("__class__", "__mro__") + "VALUE = Odd()\n"
+    install("bad", text, ends="print('left')\nraise SystemExit(0)\n", odd=odd)
     assert any(reason in problem for problem in find_texts().values()), find_texts()
     assert "golden" in plugins.find_plugins()
     assert [each["grade"] for each in examine() if reason in each["text"]][:1] == ["note"]
@@ -285,10 +311,11 @@ def write_run_of_runx(folder: Path) -> None:
     (folder / "metrics.csv").write_text("val,1700000000,epoch,1,loss,0.5\n")
 
 
+@pytest.mark.parametrize("ends", ["raise RuntimeError('it fails')", "raise SystemExit(0)", "return 7"])
 def test_a_dialect_that_fails_costs_files_and_folders_of_other_tools_nothing(
-    install: Install, folder: Path, capsys: pytest.CaptureFixture[str]
+    install: Install, folder: Path, ends: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    install("odd", DIALECTS)
+    install("odd", DIALECTS.replace('raise RuntimeError("it fails")', ends))
     (folder / ".runx").write_text("LOGROOT: logs\n")
     (folder / "sweep.yml").write_text("CMD: 'true'\nHPARAMS: {lr: [1, 2]}\n")
     assert [each.name for each in plugins.find_dialects()][:1] == ["reads"]
@@ -480,16 +507,17 @@ def test_options_of_an_unknown_command_are_named(install: Install, examine: Exam
 
 
 @pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize("error", ["RuntimeError('broken')", "SystemExit(0)"])
 @pytest.mark.parametrize("method", ["listen", "end"])
 def test_a_step_that_fails_while_runs_go_on_is_one_warning(
-    install: Install, method: str, capsys: pytest.CaptureFixture[str]
+    install: Install, method: str, error: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     steps = STEPS.replace("self._kinds = []", "self._kinds = ['']")  # none comes where `listen` fails
-    install("times", TIMES, steps=f"{steps}    def {method}(self, _): raise RuntimeError('broken')\n")
+    install("times", TIMES, steps=f"{steps}    def {method}(self, _): raise {error}\n")
     Path("own.yml").write_text("command: 'true {x}'\nparams: {x: [1, 2]}\n")
     assert run(["run", "own.yml", "--times", "3", "--plain"]) == 0
     printed = capsys.readouterr().err
-    assert printed.count(f"warning: times_plugin.steps.Step.{method} failed: RuntimeError('broken')") == 1
+    assert printed.count(f"warning: times_plugin.steps.Step.{method} failed: {error}") == 1
     assert "2 done" in printed
 
 
@@ -503,6 +531,59 @@ def test_a_failure_of_a_plug_in_is_not_called_a_bug_of_assay(
     assert "assay: the plug-in times_plugin failed: RuntimeError: broken\n" in printed
     assert "times_plugin/steps.py:" in printed
     assert "bug in Assay" not in printed
+
+
+EXITS = {  # a plug-in's code that ends the program -> the arguments of `assay run`
+    "    def prepare(self, prepared): raise SystemExit(0)\n": "own.yml",
+    "    def check(self, prepared): raise SystemExit(0)\n": "own.yml",
+    "def read(*_): raise SystemExit(0)\n": "own.yml",
+    "def fail(text): raise SystemExit(0)\nclass Options(Request):\n    x: int = option('--x', type=fail, help='')\n": "plain.yml --x 1",
+}
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize("code", EXITS)
+def test_only_a_handler_may_end_the_program(install: Install, code: str, capsys: pytest.CaptureFixture[str]) -> None:
+    install("times", TIMES, steps=STEPS + code)
+    assert run(["run", *EXITS[code].split(), "--plain"]) == 4
+    assert "assay: the plug-in times_plugin failed: SystemExit: 0\n" in capsys.readouterr().err
+    assert not Path("runs").exists()
+
+
+def test_a_value_of_another_type_names_the_function_that_returned_it(
+    install: Install, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    install("times", TIMES, steps=STEPS + "    def prepare(self, prepared): return None\n")
+    assert run(["run", "own.yml"]) == 4
+    assert "assay: times_plugin.steps.Step.prepare returned no Prepared\n" in capsys.readouterr().err
+    dialect = (
+        "from assay.values.hooks import Dialect\nD = Dialect('dd', keys=frozenset(['dd']), parser='dd_plugin.d:max')\n"
+    )
+    install("dd", declare("dialects={'dd': 'dd_plugin.d:D'}", "dd"), d=dialect + "def max(*_): return 7\n")
+    (folder / "dd.yml").write_text("dd: 1\n")
+    plugins.find_dialects.cache_clear()
+    assert run(["run", "dd.yml"]) == 4
+    assert "assay: dd_plugin.d:max returned int, not a Study\n" in capsys.readouterr().err
+
+
+def test_a_report_that_ends_the_program_is_left_out(
+    install: Install, served: Bench, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    install("bad", declare("reports=('bad_plugin.r:build',)"), r="def build(*_): raise SystemExit(0)\n")
+    monkeypatch.chdir(served.root)
+    assert run(["report", "fit", "--root", str(served.root), "-o", "fit.html"]) == 0
+    assert "the plug-in bad cannot report fit: SystemExit: 0" in capsys.readouterr().err
+    assert Path("fit.html").exists()
+
+
+def test_an_executor_that_cannot_be_loaded_costs_other_farms_nothing(
+    install: Install, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    install("bad", declare("executors={'zz': 'bad_plugin.nothing:Z'}"))
+    (folder / "farms.yml").write_text("command: 'true'\nfarms: {here: {kind: ray}}\n")
+    assert run(["run", "farms.yml", "-n", "--on", "ssh:host"]) == 0
+    assert run(["run", "farms.yml", "-n", "--on", "zz"]) == 4
+    assert "bad_plugin.nothing:Z cannot be loaded: ModuleNotFoundError" in capsys.readouterr().err
 
 
 LEAVING = {
@@ -545,7 +626,7 @@ def test_an_importer_that_cannot_be_used_is_named_and_left_out(install: Install,
     assert all("must be an Importer with a name of its own" in each for each in named)
 
 
-@pytest.mark.parametrize("recognise", ["bad_plugin.c:fail", "bad_plugin.nothing:fail"])
+@pytest.mark.parametrize("recognise", ["bad_plugin.c:fail", "bad_plugin.c:leave", "bad_plugin.nothing:fail"])
 def test_an_importer_that_fails_to_recognise_leaves_the_file_to_others(
     install: Install, recognise: str, tmp_path: Path
 ) -> None:
@@ -553,7 +634,7 @@ def test_an_importer_that_fails_to_recognise_leaves_the_file_to_others(
     install(
         "bad",
         declare("importers=('bad_plugin.c:IMPORTERS',)"),
-        c=source + "def fail(sample): 1 / 0\n",
+        c=source + "def fail(sample): 1 / 0\ndef leave(sample): raise SystemExit(0)\n",
     )
     (tmp_path / "s" / "r").mkdir(parents=True)
     (tmp_path / "s" / "r" / "run.json").write_text("{}")
@@ -595,16 +676,17 @@ def test_a_page_whose_template_is_missing_is_named(
     assert "bad" in dict(load_pages())
 
 
-def test_a_defect_of_a_plug_in_is_told_at_its_own_address(install: Install, served: Bench) -> None:
+@pytest.mark.parametrize("error", ["KeyError", "SystemExit"])
+def test_a_defect_of_a_plug_in_is_told_at_its_own_address(install: Install, served: Bench, error: str) -> None:
     modules = ("nothing:PAGES", "plugin:DAMAGED", "web_pages:PAGES")
     text = f"PLUGIN = Plugin('bad', pages={tuple(f'bad_plugin.{each}' for each in modules)!r})\nDAMAGED = None\n"
-    install("bad", HEAD + text, web_pages=DEFECTS)
+    install("bad", HEAD + text, web_pages=DEFECTS.replace("KeyError", error))
     with open_client(served.root) as client:
         studies = client.get("/studies")
         assert (studies.status_code, 'href="/bad"' in studies.text) == (200, True)
         for path in ("/studies/fit", "/studies/fit/best", f"/studies/fit/runs/{GOOD}", "/goldens", "/api/openapi.json"):
             assert client.get(path).status_code == 200, path
-        until(lambda: "bad cannot be judged: KeyError" in client.get("/alarms").text, "the defect among the alarms")
+        until(lambda: f"bad cannot be judged: {error}" in client.get("/alarms").text, "the defect among the alarms")
         bad = client.get("/bad")
         assert (bad.status_code, "Assay could not make this page" in bad.text) == (500, True)
 

@@ -68,7 +68,7 @@ def load(text: str) -> Any:
     except KeyboardInterrupt:
         raise
     except BaseException as error:
-        raise InfrastructureError(f"{text} cannot be loaded: {_describe(error)}", DOCTOR_HINT) from error
+        raise InfrastructureError(f"{text} cannot be loaded: {describe_error(error)}", DOCTOR_HINT) from error
 
 
 def merge(hook: str) -> dict[str, Any]:
@@ -135,7 +135,7 @@ def find_dialects() -> tuple[Dialect, ...]:
 
     found = []
     for name, text in reversed(merge("dialects").items()):
-        with suppress(InfrastructureError):
+        with suppress(Exception, SystemExit):  # `assay doctor` names it
             value = load(text)
             found += [] if find_dialect_mistake(name, value) else [value]
     return tuple(found)
@@ -153,12 +153,13 @@ def _load_plugins() -> _Loaded:
             problems.append(PluginProblem(origin, result))
             continue
         for plugin in result:
+            name = target
             try:
+                name = str(plugin.name) if type(plugin) is Plugin else target
                 mistake = find_mistake(plugin) or find_conflict(plugin, found)
-            except Exception as error:  # noqa: BLE001 a foreign value may raise any error
-                mistake = _describe(error)
+            except (Exception, SystemExit) as error:  # noqa: BLE001 a foreign value may raise any error
+                mistake = describe_error(error)
             if mistake:
-                name = plugin.name if isinstance(plugin, Plugin) else target
                 problems.append(PluginProblem(f"{origin}: {name}", mistake))
             else:
                 found[plugin.name] = plugin
@@ -183,16 +184,16 @@ def _load_quietly(target: str) -> tuple[Any, ...] | str:
         return f"{module} closes standard output when it is imported"
     if lines := printed.getvalue().strip().splitlines():
         return f"{module} prints when it is imported: {lines[0][:80]!r}"
-    if isinstance(value, tuple) and not value:
-        return f"{target} is an empty tuple"
-    return value if isinstance(value, tuple) and not hasattr(value, "_fields") else (value,)
+    if type(value) is not tuple:  # a subclass may raise when it is read
+        return (value,)
+    return value or f"{target} is an empty tuple"
 
 
-def _describe(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     name = type(error).__name__
     try:
         return f"{name}: {error}".strip().splitlines()[0]
-    except Exception:  # noqa: BLE001 the error's __str__ failed
+    except BaseException:  # noqa: BLE001 the error's __str__ failed
         return name
 
 
@@ -207,6 +208,8 @@ def _try_names(plugin: Plugin) -> Iterator[PluginProblem]:
             mistake = find_dialect_mistake(dialects[text], value) if hook == "dialects" else mistake
         except InfrastructureError as error:
             mistake = error.message
+        except (Exception, SystemExit) as error:  # noqa: BLE001 a foreign value may raise any error
+            mistake = f"{hook}: {text}: {describe_error(error)}"
         if mistake:
             yield PluginProblem(plugin.name, mistake)
 

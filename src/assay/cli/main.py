@@ -179,7 +179,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return _report_refusal(error, words)
     except SystemExit as leave:  # click exits this way if a pipe was closed: `assay ls | head`
         has_left = type(sys.stdout).__name__.endswith("PacifyFlushWrapper")
-        return int(ExitCode.OK) if has_left else _leave(leave.code)
+        return int(ExitCode.OK) if has_left else _report_exit(leave)
     except BrokenPipeError:  # a pipe was closed before the last lines were flushed
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return int(ExitCode.OK)
@@ -187,6 +187,17 @@ def run(arguments: Sequence[str] | None = None) -> int:
         code = _explain(error) if isinstance(error, OSError) else None
         return _report_failure(error) if code is None else code
     return _leave(result)
+
+
+def _report_exit(leave: SystemExit) -> int:
+    """Return the exit code of a handler that ended the program. Elsewhere, as in a hook, that is a failure."""
+    import traceback
+
+    frames = [frame for frame, _ in traceback.walk_tb(leave.__traceback__)]
+    places = [(frame.f_globals.get("__name__"), frame.f_code.co_name) for frame in frames]
+    ours = [place for place in places if str(place[0]).partition(".")[0] == __name__.partition(".")[0]]
+    is_of_handler = ours[-1] in ((__name__, "<lambda>"), ("assay.cli.options", "call"))
+    return _leave(leave.code) if is_of_handler else _report_failure(leave)
 
 
 def _leave(code: object) -> int:
@@ -209,7 +220,7 @@ def _report_refusal(error: AssayError, words: Sequence[str]) -> int:
     return int(error.exit_code)
 
 
-def _report_failure(error: Exception) -> int:
+def _report_failure(error: BaseException) -> int:
     """Report a failure of another distribution's plug-in if its code raised the error, else a bug of Assay."""
     import tempfile
     import traceback

@@ -9,7 +9,7 @@ from assay import plugins
 from assay.config.fields import LoadOptions
 from assay.config.native import KEYS, parse_native, read_settings
 from assay.config.source import Node, build_error, load_text, parse_documents
-from assay.errors import ConfigError, UsageError
+from assay.errors import ConfigError, InfrastructureError, UsageError
 from assay.system.fast_dataclasses import replace
 from assay.values.hooks import NATIVE, Dialect
 from assay.values.study import Position, Study
@@ -52,6 +52,8 @@ def load_study(path: str, options: LoadOptions | None = None) -> Study:
     if not dialect.parser:
         raise _build_missing(f"no installed plug-in reads files of {dialect.name}", "", nodes[0].position)
     study: Study = plugins.load(dialect.parser)(parse_documents(text, path, flavour="originals"), path, options)
+    if not isinstance(study, Study):
+        raise InfrastructureError(f"{dialect.parser} returned {type(study).__name__}, not a Study")
     if options.settings:  # `--set`: Assay's settings, which a file of another tool cannot have
         study = read_settings(study, options.settings)
     return replace(study, text=text)

@@ -15,6 +15,7 @@ from assay.config.fields import Fields
 from assay.config.settings import Settings, load_settings
 from assay.config.source import Item, Node, Problems, join_key
 from assay.errors import ConfigError, NotFoundError, UsageError, did_you_mean, suggest
+from assay.execute.places import try_executor
 from assay.farms.engines import APPTAINER, PYXIS, REQUIRED, SIGNALS, SSH_PREFIX, find_engines, parse_signal
 from assay.system.fast_dataclasses import replace
 from assay.system.ssh import NO_HOST, is_host
@@ -236,6 +237,7 @@ def _find_farm(study: Study, name: str, settings: Settings) -> Farm | None:
 
 
 def _build_not_found(study: Study, name: str, settings: Settings) -> NotFoundError | ConfigError:
+    try_executor(name)  # a plug-in's executor that cannot be used raises why
     defined = [farm for farm in study.farms.values() if farm.kind != "missing"]
     known = {farm.name: farm.position for farm in (*read_farm_settings(settings).values(), *defined)}
     engines = [engine for engine in find_engines() if engine not in REQUIRED]

@@ -6,7 +6,9 @@ Readers of files take the keys and their kinds from ENGINES; each executor finds
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 
+from assay.errors import InfrastructureError
 from assay.execute.places import find_executor
 from assay.plugins import merge
 from assay.values.units import parse_duration
@@ -73,5 +75,9 @@ def parse_signal(text: str) -> tuple[str, int] | None:
 
 def find_engines() -> Mapping[str, Mapping[str, str]]:
     """Return the engines of this plug-in, and the executors of other plug-ins with the keys that they declare."""
-    others = [name for name in merge("executors") if name not in (*ENGINES, "submit")]
-    return {**ENGINES, **{name: find_executor(name).keys for name in others}}
+    found = dict(ENGINES)
+    for name in merge("executors"):
+        if name not in (*ENGINES, "submit"):
+            with suppress(InfrastructureError):  # `assay doctor` names it
+                found[name] = find_executor(name).keys
+    return found

@@ -198,7 +198,7 @@ def load_foreign_roots() -> Roots:
             main, mirrors = plugins.load(reader)()
         except UsageError:  # the tool's own settings are wrong
             raise
-        except Exception:  # noqa: BLE001, S112 a plug-in may raise any error
+        except (Exception, SystemExit):  # noqa: BLE001, S112 a plug-in may raise any error
             continue
         found.append((main, mirrors))
     return Roots(tuple(path for main, _ in found for path in main), tuple(path for _, more in found for path in more))

@@ -262,7 +262,9 @@ def _load_foreign(path: str) -> tuple[str, FolderRun]:
     for dialect in plugins.find_dialects():
         try:
             run: FolderRun | None = plugins.load(dialect.folder_reader)(path) if dialect.folder_reader else None
-        except Exception as error:  # noqa: BLE001 a plug-in may raise any error
+            if run is not None and type(run) is not FolderRun:
+                raise TypeError(f"{dialect.folder_reader} returned {type(run).__name__}, not a FolderRun")  # noqa: TRY301
+        except (Exception, SystemExit) as error:  # noqa: BLE001 a plug-in may raise any error
             problems.append(f"{dialect.name}: {error}")
             continue
         if run is not None:

@@ -97,6 +97,8 @@ def prepare(options: RunOptions) -> Prepared:
     prepared = Prepared(study, Plan(study, ()), location, asked, farm, settings, options)
     for step in find_steps(prepared):
         prepared = step.prepare(prepared)
+        if not isinstance(prepared, Prepared):
+            raise InfrastructureError(f"{type(step).__module__}.{type(step).__qualname__}.prepare returned no Prepared")
     if prepared.search is not None:
         return prepared
     options, rules = prepared.options, find_rules(prepared.study.dialect)
@@ -262,7 +264,7 @@ def _join(first: Listen, step: RunStep, warn: Callable[[str], None]) -> Listen:
         try:
             for each in listeners:
                 each(event)
-        except Exception as error:  # noqa: BLE001 a plug-in may raise any error
+        except (Exception, SystemExit) as error:  # noqa: BLE001 a plug-in may raise any error
             listeners.clear()
             warn(f"{type(step).__module__}.{type(step).__qualname__}.listen failed: {error!r}")
 

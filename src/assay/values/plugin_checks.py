@@ -31,9 +31,9 @@ _TEXTS = ("children", "options", "study_keys", "settings", "dialects", "executor
 
 
 def find_mistake(plugin: Any) -> str:
-    if not isinstance(plugin, Plugin):
+    if type(plugin) is not Plugin:  # the attributes of a subclass may raise
         return f"{type(plugin).__name__} is not an assay.plugins.Plugin"
-    if not isinstance(plugin.name, str) or not plugin.name:
+    if type(plugin.name) is not str or not plugin.name:
         return f"name is {plugin.name!r}: it must be a text"
     return next(_find_mistakes(plugin), "")
 
@@ -46,18 +46,18 @@ def _find_mistakes(plugin: Plugin) -> Iterator[str]:
         yield from (f"{hook}: {word!r} is not a word" for word in value if not _is_word(word, hook))
     for hook, kinds in _TUPLES.items():
         value = getattr(plugin, hook)
-        if not isinstance(value, tuple) or not all(isinstance(each, kinds) for each in value):
+        if type(value) is not tuple or not all(type(each) in kinds for each in value):
             yield f"{hook} must be a tuple of {'texts' if kinds == (str,) else 'Part, Program or Folder'}"
     for word, value in plugin.commands.items():
-        if not (isinstance(value, tuple) and len(value) in (2, 3) and all(isinstance(each, str) for each in value)):
+        if not (type(value) is tuple and len(value) in (2, 3) and all(type(each) is str for each in value)):
             yield f"commands: {word!r} must have two texts, module:name and what it does, and perhaps its section"
     for hook, text in list_names(plugin):
-        if not isinstance(text, str) or not all(text.partition(":")[::2]):
+        if type(text) is not str or not all(text.partition(":")[::2]):
             yield f"{hook}: {text!r} is not of the form module:name"
 
 
 def _is_word(word: Any, hook: str) -> bool:
-    return isinstance(word, str) and (hook != "commands" or re.fullmatch(r"\w[\w-]*", word) is not None)
+    return type(word) is str and (hook != "commands" or re.fullmatch(r"\w[\w-]*", word) is not None)
 
 
 def list_names(plugin: Plugin) -> Iterator[tuple[str, str]]:
@@ -71,9 +71,9 @@ def list_names(plugin: Plugin) -> Iterator[tuple[str, str]]:
 
 
 def find_dialect_mistake(name: str, value: Any) -> str:
-    if not isinstance(value, Dialect) or value.name != name:
+    if type(value) is not Dialect or value.name != name:
         return f"dialects: {name!r} is not a Dialect of this name"
-    is_right = isinstance(value.keys, frozenset) and isinstance(value.weak_keys, frozenset)
+    is_right = type(value.keys) is type(value.weak_keys) is frozenset
     return "" if is_right else f"dialects: the keys of {name!r} must be frozensets"
 
 

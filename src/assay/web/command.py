@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, NamedTuple
 
 from assay.errors import InfrastructureError, MissingExtraError, UsageError
-from assay.plugins import find_plugins, load
+from assay.plugins import describe_error, find_plugins, load
 from assay.show.console import Console
 from assay.system.files import cache_dir, list_names, parse_json, read_text, write_atomic
 from assay.system.processes import boot_id, is_alive, own_start
@@ -179,12 +179,13 @@ def find_page_problems() -> Iterator[PluginProblem]:
         for text in plugin.pages:
             try:
                 pages = load(text)
+                mistake = find_mistake(pages)
+                mistakes = [f"{text}: {each}" for each in ([mistake] if mistake else find_bad_templates(pages))]
             except InfrastructureError as error:
-                yield PluginProblem(plugin.name, error.message)
-                continue
-            mistake = find_mistake(pages)
-            for each in [mistake] if mistake else find_bad_templates(pages):
-                yield PluginProblem(plugin.name, f"{text}: {each}")
+                mistakes = [error.message]
+            except (Exception, SystemExit) as error:  # noqa: BLE001 a foreign value may raise any error
+                mistakes = [f"{text}: {describe_error(error)}"]
+            yield from (PluginProblem(plugin.name, each) for each in mistakes)
 
 
 def load_tokens(path: str | None) -> tuple[AccessToken, ...]:

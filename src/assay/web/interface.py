@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from assay.errors import AssayError
 from assay.follow.api import StudyLocation
-from assay.plugins import load_all
+from assay.plugins import describe_error, load_all
 from assay.web.routes import RouteEntry, build_route
 from assay.web.snapshots import Snapshots
 
@@ -60,22 +60,24 @@ def load_pages() -> list[tuple[str, Pages]]:
 
 
 def find_mistake(pages: object) -> str:
-    if not isinstance(pages, Pages):
+    if type(pages) is not Pages:  # a subclass may raise when an attribute is read
         return f"{type(pages).__name__} is not an assay.web.api.Pages"
     kinds: dict[str, Any] = dict.fromkeys(("find_alarms", "card", "find_related"), Callable | None)
     kinds |= {"navigation": Navigation | None, "templates": str, "static": str}
-    for name, kind in kinds.items():
-        if not isinstance(value := getattr(pages, name), kind):
-            return f"{name} must not be of the type {type(value).__name__}"
-    if pages.navigation and not all(map(isinstance, pages.navigation, (str, str, int))):
-        return f"{pages.navigation} must have two texts and a number"
-    for folder in (pages.templates, pages.static):
-        if folder and not os.path.isdir(folder):
-            return f"there is no folder {folder}"
+    name = ""
     try:
+        for name, kind in kinds.items():
+            if not isinstance(value := getattr(pages, name), kind):
+                return f"{name} must not be of the type {type(value).__name__}"
+        if pages.navigation and not all(map(isinstance, pages.navigation, (str, str, int))):
+            return f"{pages.navigation} must have two texts and a number"
+        for folder in (pages.templates, pages.static):
+            if folder and not os.path.isdir(folder):
+                return f"there is no folder {folder}"
+        name = "routes"
         list(map(build_route, pages.routes))
-    except Exception as error:  # noqa: BLE001 any error of starlette
-        return f"routes: {type(error).__name__}: {error}"
+    except (Exception, SystemExit) as error:  # noqa: BLE001 any error of starlette, or of a foreign value
+        return f"{name}: {describe_error(error)}"
     return ""
 
 
@@ -90,5 +92,5 @@ def ask_pages(
                 yield read(function(*arguments))
             except AssayError:
                 raise
-            except Exception:
+            except (Exception, SystemExit):
                 logging.getLogger("assay.web").exception("the plug-in %s: %s", name, part)

@@ -72,7 +72,7 @@ def find_verdict(request: ReportRequest, console: Console) -> Document | None:
                 document = build(location, rest)
             except AssayError:
                 raise
-            except Exception as error:  # noqa: BLE001 a plug-in's function may raise anything
+            except (Exception, SystemExit) as error:  # noqa: BLE001 a plug-in's function may raise anything
                 document = f"{type(error).__name__}: {error}"
             if isinstance(document, Document):
                 return document

@@ -201,7 +201,7 @@ def _end_steps(steps: Sequence[RunStep], outcome: Report | BaseException, consol
         try:
             for warning in step.end(outcome):
                 console.warning(warning)
-        except Exception as error:  # noqa: BLE001 an error of a plug-in does not keep the other steps from ending
+        except (Exception, SystemExit) as error:  # noqa: BLE001 an error of a plug-in does not keep the other steps from ending
             console.warning(f"{type(step).__module__}.{type(step).__qualname__}.end failed: {error!r}")
 
 

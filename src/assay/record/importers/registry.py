@@ -61,7 +61,7 @@ def _recognises(importer: Importer, sample: Sample) -> bool:
     """Return whether the importer recognises the file. An error in a plug-in's importer counts as not recognised."""
     try:
         return bool(load(importer.recognise)(sample))
-    except Exception:
+    except (Exception, SystemExit):
         if importer.recognise.startswith("assay."):
             raise
         return False

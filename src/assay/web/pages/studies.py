@@ -180,7 +180,7 @@ class Alarms:
             place = each.navigation.path if each.navigation else f"/{name}"
             try:
                 yield from map(_check, each.find_alarms(self._snapshots, known) if each.find_alarms else ())
-            except Exception as error:  # one damaged record does not hide the others
+            except (Exception, SystemExit) as error:  # one damaged record does not hide the others
                 logging.getLogger("assay.web").exception("alarms of %s", place[1:])
                 yield Alarm(place, 1, f"{place[1:]} cannot be judged: {type(error).__name__}", "ERROR", place)
 
