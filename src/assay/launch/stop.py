@@ -20,6 +20,7 @@ from assay.follow.locations import FoundRun, StudyLocation, show_command
 from assay.follow.run_status import RunStatus, find_owner, find_supervisors, load_status
 from assay.record import run_directory
 from assay.record.presence import SupervisorRecord
+from assay.record.received import describe, load_received
 from assay.show import formatting
 from assay.system import processes
 from assay.system.files import publish
@@ -111,6 +112,10 @@ def _find_target(run: FoundRun, request: Stop | None) -> _Target | Stopped:
     if handle is None or has_outcome or (status.state.is_over and status.state is not State.LOST):
         idle = "was not started yet" if status.state is State.QUEUED else f"was not running ({status.state})"
         return Stopped(run.key, idle, status.state)
+    if handle.is_elsewhere:
+        source = f" ({describe(received)})" if (received := load_received(run.dir)) else ""
+        where = f"was received{source}: if it still runs, stop it where it was started"
+        return Stopped(run.key, where, status.state, is_well=False)
     if status.is_of_script:
         where = f"a script opened it itself on {handle.host}: end that script there with `kill {handle.pid}`"
         return Stopped(run.key, where, status.state, is_well=False)
