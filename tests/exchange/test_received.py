@@ -652,6 +652,134 @@ def test_an_upload_stays_one_through_a_shared_place_and_changes_nothing_of_the_o
         assert (pulled / "run.log").read_text() == ("loss 0.0001\n" if place == "alone" else "loss 0.1\n")
 
 
+def change_lease(run_dir: Path, **fields: object) -> None:
+    """As of an attempt that was running when the run was pushed."""
+    for name in ("outcome.1", "stop.1"):
+        (run_dir / name).unlink()
+    lease = json.loads((run_dir / "lease.1").read_text())
+    (run_dir / "lease.1").write_text(json.dumps({**lease, **fields}))
+
+
+def forge_ssh(run_dir: Path) -> None:
+    address = {"host": "127.0.0.1", "root": "~/r", "options": ["-oProxyCommand=touch evil"], "slot": 0, "keep": False}
+    change_lease(run_dir, executor="ssh", host="elsewhere", boot="x", native_id=json.dumps(address))
+
+
+def forge_slurm(run_dir: Path) -> None:
+    change_lease(run_dir, executor="slurm", native_id="71")
+    (run_dir / "submit.log.1").write_text("71\n")
+    (run_dir / "submit.exit.1.0").write_text("")
+
+
+def forge_farm_root(run_dir: Path) -> None:
+    secret = Path(os.environ["WITNESS"]).parent / "secret"
+    (secret / "mine" / run_dir.name).mkdir(parents=True)
+    for folder in (secret, secret / "mine" / run_dir.name):
+        (folder / "key").write_text("secret")
+    change_lease(run_dir, executor="submit", farm_root=str(secret))
+
+
+def forge_without_lease(run_dir: Path) -> None:
+    change_lease(run_dir)
+    (run_dir / "lease.1").unlink()
+    (run_dir / "warned.1").write_text("")
+
+
+def forge_fenced(run_dir: Path) -> None:
+    forge_ssh(run_dir)
+    stop = {"who": "pid 1", "why": "its host did not answer", "kind": "fence", "at": 1.0}
+    (run_dir / "stop.1").write_text(json.dumps(stop))
+    (run_dir / "token.1").write_text("127.0.0.1 1 1 boot 1.0")
+    (run_dir / "lease.2").write_text((run_dir / "lease.1").read_text().replace('"attempt": 1', '"attempt": 2'))
+
+
+def add_programs(owner: Owner) -> Path:
+    """Programs that contact a host or an engine, and note that they were called."""
+    programs = owner.folder / "programs"
+    programs.mkdir()
+    for name in ("ssh", "scancel", "squeue", "sacct", "sbatch", "scontrol"):
+        (programs / name).write_text(f"#!/bin/sh\necho {name} >> '{owner.folder}/contacted'\nexit 255\n")
+        (programs / name).chmod(0o755)
+    owner.extra["PATH"] = f"{programs}:{os.environ['PATH']}"
+    return owner.folder / "contacted"
+
+
+CALLS = (
+    ("ls", "mine"),
+    ("show", "mine/{run}"),
+    ("logs", "-f", "mine/{run}"),
+    ("stop", "mine/{run}", "--grace", "1"),
+    ("stop", "mine", "--grace", "1"),
+    ("run", "mine.yml", "--quiet"),
+    ("adopt", "mine/{run}", "--file", "mine.yml"),
+    ("stop", "mine/{run}", "--grace", "1"),
+    ("run", "mine.yml", "--quiet", "--retry", "lost"),
+)
+
+
+@pytest.mark.needs(farms=True)
+@pytest.mark.parametrize("forge", [forge_ssh, forge_slurm, forge_farm_root, forge_without_lease, forge_fenced])
+def test_nothing_that_a_pulled_lease_names_is_contacted(
+    owner: Owner, monkeypatch: pytest.MonkeyPatch, forge: Change
+) -> None:
+    """Neither a host, an engine, a folder nor a process: not before the run is continued here, and not afterwards."""
+    monkeypatch.setenv("WITNESS", str(owner.witness))
+    contacted = add_programs(owner)
+    uid = json.loads((owner.elsewhere / "runs" / "mine" / RUN / "run.json").read_text())["uid"]
+    victim = subprocess.Popen(["sleep", "600"], env={"ASSAY_ATTEMPT": f"{uid}.1"})  # the uid is the sender's to choose
+    try:
+        pull_interrupted(owner, {RUN: forge})
+        folder = owner.root / "mine" / RUN
+        for call in CALLS:
+            done = owner.read(*(word.format(run=RUN) for word in call))
+            assert "Traceback" not in done.stderr, call
+            assert not contacted.exists(), (call, contacted.read_text())
+            assert victim.poll() is None, call
+            assert [path for path in folder.rglob("*") if path.is_symlink()] == [], call
+        assert owner.load("show", f"mine/{RUN}")["state"] == "done"
+    finally:
+        victim.kill()
+        victim.wait()
+
+
+def test_stop_ends_no_process_of_a_pulled_run_and_names_its_sender(owner: Owner) -> None:
+    from assay.system import processes
+
+    victim = subprocess.Popen(["sleep", "600"], start_new_session=True)
+    try:
+        start = processes.process_start(victim.pid)
+
+        def name(run_dir: Path) -> None:
+            own = {"host": processes.host_name(), "boot": processes.boot_id(), "pid": victim.pid, "start": start}
+            change_lease(run_dir, **own, supervisor_pid=victim.pid, supervisor_start=start)
+
+        pull_interrupted(owner, {RUN: name})
+        meta = owner.root / "mine" / ".assay"
+        assert find_supervisors([str(owner.root / "mine" / RUN)]) == []
+        assert owner.load("ls", "mine", "--where", "state == 'lost'")[0]["name"] == RUN
+        stopped = owner.do("stop", f"mine/{RUN}", "--grace", "1", code=1)
+        assert "was received (pull from" in stopped.stdout + stopped.stderr
+        owner.do("adopt", f"mine/{RUN}", "--file", "mine.yml")
+        owner.read("stop", "mine", "--grace", "1")
+        assert victim.poll() is None
+        assert not list(meta.glob("supervisor.*"))
+    finally:
+        victim.kill()
+        victim.wait()
+
+
+@pytest.mark.needs(farms=True, web=True)
+def test_the_button_of_the_page_does_not_contact_the_host_of_a_pulled_run(owner: Owner) -> None:
+    from tests.web_client import WRITE, open_client
+
+    contacted = add_programs(owner)
+    pull_interrupted(owner, {RUN: forge_ssh})
+    with open_client(owner.root) as client:
+        client.post("/api/studies/mine/actions", headers=WRITE, json={"action": "stop", "runs": [RUN]})
+        assert "ProxyCommand" not in client.get(f"/studies/mine/runs/{RUN}").text
+    assert not contacted.exists()
+
+
 # ---------------------------------------------------------------- more ways to start something
 
 

@@ -88,5 +88,5 @@ def load_wait_reason(handle: JobHandle, run_dir: str) -> str:
 def render_place(place: Place, handle: JobHandle) -> str:
     """Render `n2 (slurm 671_5)`; without a node if the job has not begun."""
     if not place.job:
-        return f"{place.host}, pid {handle.pid}"
+        return f"{place.host}, pid {handle.pid}" if handle.pid else str(place.host)
     return f"{place.host} ({place.job})" if place.host else f"{place.job}, submitted on {handle.host}"

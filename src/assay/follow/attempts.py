@@ -154,7 +154,8 @@ def decide(
             return Decision(Action.FOLLOW, state, last.number, handle=last.handle)
         outcome, action = replace(outcome, state=State.LOST, reason=GIVEN_UP, cause=""), Action.CLOSE
     else:
-        action = Action.CLOSE if outcome.state is State.DONE else Action.CLEAN
+        is_elsewhere = last.handle is not None and last.handle.is_elsewhere
+        action = Action.CLOSE if outcome.state is State.DONE or is_elsewhere else Action.CLEAN
     return Decision(action, outcome.state, last.number, outcome, last.handle)
 
 

@@ -531,6 +531,8 @@ def put_away(run_dir: str, received: Received, spec: RunSpec | None = None) -> N
             kept = kept if not os.path.lexists(kept) else f"{kept}-{os.urandom(3).hex()}"
             os.makedirs(os.path.dirname(kept), exist_ok=True)
             rename(os.path.join(run_dir, path), kept)
+    if received.how == "pull":
+        run_directory.neutralize_leases(run_dir)
 
 
 def _find_files(run_dir: str, name: str, measured: Sequence[str]) -> list[str]:

@@ -20,6 +20,7 @@ from assay.follow.locations import FoundRun, StudyLocation, show_command
 from assay.follow.run_status import RunStatus, find_owner, find_supervisors, load_status
 from assay.record import run_directory
 from assay.record.presence import SupervisorRecord
+from assay.record.received import describe, load_received
 from assay.show import formatting
 from assay.system import processes
 from assay.system.files import publish
@@ -111,12 +112,16 @@ def _find_target(run: FoundRun, request: Stop | None) -> _Target | Stopped:
     if handle is None or has_outcome or (status.state.is_over and status.state is not State.LOST):
         idle = "was not started yet" if status.state is State.QUEUED else f"was not running ({status.state})"
         return Stopped(run.key, idle, status.state)
-    if status.is_of_script:
+    where = ""
+    if handle.is_elsewhere:
+        source = f" ({describe(received)})" if (received := load_received(run.dir)) else ""
+        where = f"was received{source}: if it still runs, stop it where it was started"
+    elif status.is_of_script:
         where = f"a script opened it itself on {handle.host}: end that script there with `kill {handle.pid}`"
-        return Stopped(run.key, where, status.state, is_well=False)
-    if handle.executor == "local" and handle.host != processes.host_name():
+    elif handle.executor == "local" and handle.host != processes.host_name():
         stop_it = show_command(["stop"], *run.words)
         where = f"runs on {handle.host} (pid {handle.pid}): stop it there with `{stop_it}`"
+    if where:
         return Stopped(run.key, where, status.state, is_well=False)
     tagged = handle if handle.tag else replace(handle, tag=f"{status.record.uid}.{status.attempt}")
     return _Target(run, status, tagged, owner=find_owner(handle))

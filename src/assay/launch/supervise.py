@@ -515,7 +515,7 @@ class Supervisor:
     def _give_up(self, entry: Entry) -> None:
         """End the processes of a run whose directory was removed, for which no outcome can be written."""
         self.running.pop(entry.dir, None)
-        if entry.handle is not None:
+        if entry.handle is not None and not entry.handle.is_elsewhere:
             with suppress(AssayError):
                 self.executor.cancel([(entry.handle, entry.dir)], self.settings.grace_s)
         entry.is_here = False
@@ -603,7 +603,7 @@ class Supervisor:
         return entry.dir in self._ending or entry.dir not in self.running
 
     def _note_cause(self, entry: Entry, handle: JobHandle) -> None:
-        if (explained := self.executor.explain_end(handle, entry.dir)) is None:
+        if handle.is_elsewhere or (explained := self.executor.explain_end(handle, entry.dir)) is None:
             return
         kind, why = explained
         if kind == "lost":
@@ -657,7 +657,7 @@ class Supervisor:
 
     def _end_leftovers(self, entry: Entry) -> str:
         """End the processes that a finished run left, unless its study permits them; return the outcome's reason."""
-        if entry.handle is None or entry.left == ():
+        if entry.handle is None or entry.handle.is_elsewhere or entry.left == ():
             return ""
         if self._load_liveness(entry.handle, entry.dir) is not Liveness.GONE:
             return ""

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from assay.errors import FormatError, InfrastructureError
 from assay.record.folders import find_run_dirs as find_run_dirs  # noqa: PLC0414 imported from here
 from assay.record.formats import FORMATS, build_damage, read_versioned, stamp
-from assay.record.received import check_executable, is_foreign, set_aside
+from assay.record.received import check_executable, load_received, set_aside
 from assay.system.fast_dataclasses import asdict, dataclass, field, replace
 from assay.system.files import blake2b, list_names, publish, read_text, rename, try_text, write_atomic, write_new
 from assay.system.locks import locked
@@ -26,8 +26,8 @@ from assay.values import layout
 from assay.values.environment import Environment
 from assay.values.hooks import NATIVE
 from assay.values.plain import WrongTypeError, keep_fitting, parse_strict
-from assay.values.run import JobHandle, Outcome, RunSpec, State, Stop
-from assay.values.study import CodePolicy, Pattern, Resources
+from assay.values.run import ELSEWHERE, JobHandle, Outcome, RunSpec, State, Stop
+from assay.values.study import LOCAL, CodePolicy, Pattern, Resources
 
 T = TypeVar("T")
 _TIME_NOTE = r"(?m)^[ \t]*(\d+(?:[.,]\d*)?)[ \t]+(\S+)[ \t]+(start|exit)(?=\s|$)"  # a line of job.log
@@ -509,8 +509,9 @@ def load_history(run_dir: str, names: list[str] | None = None) -> History:
         _load_attempt(run_dir, number, numbered.get(number, set()), codes.get(number, {}), timeouts.get(number, set()))
         for number in sorted({*numbered, *codes})
     ]
-    if layout.RECEIVED_FILE in names and is_foreign(run_dir):
-        attempts = [replace(each, handle=_forget_processes(each.handle)) for each in attempts]
+    received = load_received(run_dir) if layout.RECEIVED_FILE in names else None
+    if received is not None and received.needs_code:
+        attempts = [_forget_processes(each, received.at) for each in attempts]
     attempts = [_doubt(attempt, contradictory.get(attempt.number)) for attempt in attempts]
     return History((*map(_conclude_fenced, attempts, attempts[1:]), *attempts[-1:]))
 
@@ -558,13 +559,25 @@ def _find_late(run_dir: str, number: int, codes: Mapping[str, int]) -> frozenset
     return frozenset(name for name, ended_at in ends.items() if ended_at is None or ended_at >= warned_at)
 
 
-def _forget_processes(handle: JobHandle | None) -> JobHandle | None:
-    """Remove everything that names a process or a job from an upload's handle; keep its times and host."""
+def _forget_processes(attempt: Attempt, at: float) -> Attempt:
+    """Remove everything that names a process, a host or a job from the handle of a received attempt, so that nothing is
+    asked, watched or ended by it; keep its times. `at`: when the run was received."""
+    handle = attempt.handle
     if handle is None:
-        return None
-    return replace(
-        handle, executor="local", native_id="", start=0, boot="elsewhere", supervisor_pid=0, tag="", farm_root=""
-    )
+        if attempt.outcome is not None:
+            return attempt
+        # without a handle, the processes of the attempt would be looked for by the uid in run.json, which came too
+        handle = JobHandle(LOCAL, "", ELSEWHERE, 0, 0, "", None, attempt.number, at)
+    neutral = replace(handle, executor=LOCAL, native_id="", pid=0, start=0, boot=ELSEWHERE, tag="", farm_root="")
+    return replace(attempt, handle=replace(neutral, supervisor_pid=0, supervisor_start=0, attempt=attempt.number))
+
+
+def neutralize_leases(run_dir: str) -> None:
+    """Write the leases of a received run without what they name, before the run is adopted and may have own ones."""
+    for attempt in load_history(run_dir).attempts:
+        if attempt.handle is not None:
+            path = layout.numbered_path(run_dir, "lease", attempt.number)
+            write_atomic(path, json.dumps(asdict(attempt.handle)), repair=True)
 
 
 def _doubt(attempt: Attempt, contradictory: set[str] | None) -> Attempt:

@@ -13,6 +13,7 @@ from assay.values.state import State as State  # noqa: PLC0414 imported from her
 from assay.values.study import CodePolicy, MetricFile, Params, Pattern, Problem, Resources, Study, Value
 
 LogStream = Literal["both", "stdout", "stderr"]
+ELSEWHERE = "elsewhere"  # boot id in the handles of received runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +156,11 @@ class JobHandle:
     farm_root: str = ""  # NGC_LOGROOT: the folder of the job's files, instead of the run directory
     image: str = ""  # the image of the job's container, as the farm names it, with the digest
     begins: Beginning | None = None  # None: the study has no `resume:`
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether the attempt came with a received run: no host, engine or process is contacted because of it."""
+        return self.boot == ELSEWHERE
 
 
 @dataclass(frozen=True, slots=True)
