@@ -47,7 +47,7 @@ _ELSEWHERE = {
 
 
 def _explain_option(error: click.NoSuchOption, arguments: list[str]) -> click.UsageError:
-    """Return an error that names the option that the command has instead; parameters are written without dashes."""
+    """Return an error that suggests another option, or states that a parameter is written without dashes."""
     if error.ctx is None:
         return error
     known = {name for each in error.ctx.command.params for name in each.opts}
@@ -70,7 +70,7 @@ def _explain_option(error: click.NoSuchOption, arguments: list[str]) -> click.Us
 
 def _find_params(word: str) -> set[str]:
     """Return the names of the parameters if `word` is a study file, else an empty set."""
-    from assay.config.load import load_study  # loads YAML, which is needed only after a mistake
+    from assay.config.load import load_study  # imported here since it loads YAML, which only an error message needs
 
     try:
         return {name for sweep in load_study(word).sweeps for name in sweep.axes} if os.path.isfile(word) else set()
@@ -90,7 +90,7 @@ class LazyGroup(click.Group):
         self._services = services
         self._path = path
 
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 as click calls it
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 click passes `ctx`
         return list(self._group.commands)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
@@ -179,7 +179,7 @@ def _build_type(declared: Option) -> Any:
     low: Any = declared.minimum
     high: Any = declared.maximum
     kind = click.IntRange(low, high) if declared.type is int else click.FloatRange(low, high)
-    kind.name = "integer" if declared.type is int else "number"  # replaces click's name, "integer range"
+    kind.name = "integer" if declared.type is int else "number"  # help texts show it; click's own is "integer range"
     return kind
 
 

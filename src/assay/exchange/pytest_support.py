@@ -79,7 +79,7 @@ class Uploads:
         if name == LINK and text not in ("", self._printed) and reporter is not None:
             self._printed = text  # several tests may have one page
             reporter.ensure_newline()
-            if reporter._tw.width_of_current_line:  # noqa: SLF001 workers' dots precede
+            if reporter._tw.width_of_current_line:  # noqa: SLF001 the line has progress dots
                 reporter.write("\n")
             reporter.write_line(f"result: {text}")
 

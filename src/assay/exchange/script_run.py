@@ -109,7 +109,7 @@ def build_mapping(values: Any) -> dict[str, Any]:
         values = vars(values)
     try:
         return {str(name): value for name, value in dict(values).items()}
-    except (TypeError, ValueError):  # for example for the path of a file
+    except (TypeError, ValueError):  # `values` is, for example, the path of a file
         say_once("assay", "config", f"{values!r:.60} is not a mapping of names to values and is left out")
         return {}
 

@@ -113,7 +113,7 @@ def _read_report(path: str) -> tuple[int, frozenset[VerdictKind], str] | None:
     """Return the number of judged cases in a JUnit report of Assay, the verdicts of the cases that have a message, and
     the first message of the worst verdict; None if the report cannot be read."""
     try:
-        cases = list(ET.parse(path).getroot().iter("testcase"))  # noqa: S314 written by our own child a moment ago
+        cases = list(ET.parse(path).getroot().iter("testcase"))  # noqa: S314 our child process wrote the file
     except (OSError, ET.ParseError):
         return None
     judged, bad = 0, list[tuple[int, str]]()

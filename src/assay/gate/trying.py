@@ -51,7 +51,7 @@ def try_idea(asked: Try, place: TryPlace, console: Console) -> Try:
 
 
 def _record(found: Try, place: TryPlace) -> Try:
-    """Record a try. It keeps the confirmation of its earlier record if the verdict is the same."""
+    """Record a try, with the confirmation from its earlier record if the verdict has not changed."""
     found = replace(found, at=time.time())
     before = next((each for each in load_tries(place.location) if each.key == hide_try(found).key), None)
     if before is not None and before.verdict == found.verdict:
@@ -187,7 +187,7 @@ def explain(judged: Judged) -> str:
 
 
 def confirm_tries(place: TryPlace, pairs: int | None, console: Console) -> list[Try]:
-    """Repeat every try that was `better` with fresh seeds, and choose the tries that are kept. Returns all tries."""
+    """Repeat with fresh seeds every try whose verdict is `better`, choose which to keep, and return all tries."""
     found = load_tries(place.location)
     if not (chosen := [each for each in found if each.verdict == "better"]):
         console.message("nothing was better: there is nothing to confirm")

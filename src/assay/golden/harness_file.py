@@ -294,7 +294,7 @@ class _TestReader(Fields):
             counts = self.child(fields, "counts", key, lambda node, at: self.one_of(node, at, ("total", "segment")), "")
             flag = self._our_flag(entry, key, name, value, is_set)
             return replace(flag, name="run_length") if counts == "segment" else flag
-        if is_set:  # as in the original harness, nothing sets such a flag
+        if is_set:  # as in the original harness, only the flags in SET_BY_US can be set by a script
             known = ", ".join((*SET_BY_US["gather"], *SET_BY_US["run"]))
             hint = f"only {known} are set by the harness; give it a value"
             given = fields["set_in_script"]

@@ -114,7 +114,7 @@ def build_next_steps(report: Report) -> tuple[str, ...]:
         steps += [_build_retry(report, over)] if over else []
     again = report.prepared.options.again
     if report.count(State.STOPPED) and not report.interrupted and again and again.takes_retry:
-        steps.append(again.build("--retry", "stopped"))  # else runs that `assay stop` ended are not started
+        steps.append(again.build("--retry", "stopped"))  # without it, runs that `assay stop` ended are skipped
     if report.count(State.RUNNING, State.QUEUED) or len(over) < len(failed):
         steps.append(show_command(["ls"], location))
     if report.count(State.DONE, State.PRUNED):

@@ -66,7 +66,7 @@ def is_model_study(location: StudyLocation) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class CheckSummary:
-    """A check, reduced for lists and histories. `kind` is None without a report; `problem`: why it proves nothing."""
+    """A check for lists and histories. `kind` is None without a report; `problem` explains why no result is valid."""
 
     run: str
     at: float
@@ -417,7 +417,7 @@ def build_tensor_blocks(
 
 
 def _find_meant(case: CaseReport, number: int) -> str:
-    """Return the name of a pair's tensor: pairs are in the order of the tensors that are wrong alone, else inside."""
+    """Return the name of a pair's tensor: pair N is the Nth tensor that is wrong in isolation, else in the model."""
     for found in (case.local, case.accumulated):
         wrong = [each.name for each in found if each.verdict.kind is not VerdictKind.PASS]
         if len(wrong) == len(case.diffs):

@@ -63,7 +63,7 @@ def watch(worker: int, reply: int) -> None:
 def _wait(worker: int) -> int | None:
     """Reap all processes that end; return the worker's status, or None if the other end of stdin is closed."""
     poller = select.poll()
-    poller.register(0, 0)  # no events of stdin but its end: the worker reads the lines
+    poller.register(0, 0)  # poll() reports only the end of stdin: the worker reads the lines
     poller.register(os.pidfd_open(worker), select.POLLIN)
     while True:
         ready = {fd for fd, _ in poller.poll(_REAP_MS)}
@@ -111,12 +111,12 @@ class Worker:
         """Build the back end; an error is kept, and is the answer to each request that needs the back end."""
         try:
             if target.backend not in BACKENDS:
-                self._code = OwnCode(locate(target)[0])  # before the code is loaded: a later edit gives another key
+                self._code = OwnCode(locate(target)[0])  # hashed before the import: later edits change the key
             backend = build_backend(target)
             backend.announce = lambda command: self._send({"command": command})
             backend.warm_up()
             self._backend = backend
-        except Exception as error:  # noqa: BLE001 - of a user's back end
+        except Exception as error:  # noqa: BLE001 - a user's back end may raise any exception
             self._backend = to_assay_error(error)
         return {"ready": True}
 
@@ -128,7 +128,7 @@ class Worker:
                 return {"identity": dict(backend.identity())}
             code = self._code.identify(type(backend)) if self._code is not None else {}
             return {"identity": {**backend.identify_step(Step(step)), **code}}
-        except Exception as error:  # noqa: BLE001 - of a user's tools
+        except Exception as error:  # noqa: BLE001 - a user's tools may raise any exception
             return {"error": build_error(to_assay_error(error))}
 
     def _need(self) -> Backend:
@@ -153,7 +153,7 @@ class Worker:
             outcome = StepOutcome(job.step, StepEnding.ERROR, error.message, hint=error.hint or "")
         except MemoryError:
             outcome = StepOutcome(job.step, StepEnding.MEMORY, "out of memory")
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - of a user's tools
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - a user's tools may raise any exception
             traceback.print_exc()
             outcome = StepOutcome(job.step, StepEnding.ERROR, describe(error))
         return replace(outcome, elapsed_s=time.perf_counter() - start)

@@ -100,7 +100,7 @@ class WorkerProcess:
             elapsed_s = time.perf_counter() - start
             outcome = StepOutcome(job.step, death.ending, death.message, elapsed_s=elapsed_s)
             command = self._process.command if self._process is not None else ""
-            self._drop()  # killed before its output is read: a worker may write faster than this process reads
+            self._drop()  # kill the worker before its output is read: it may write faster than this process reads
         return self._complete(outcome, held, command)
 
     def close(self) -> None:
@@ -215,7 +215,7 @@ class _Process:
                         raise _DeathError(StepEnding.CRASH, describe_end(answer["died"]))
                     self.has_begun |= "begun" in answer
                     self.command = answer.get("command", self.command)
-                    if "begun" not in answer and "command" not in answer:  # other answers only report progress
+                    if "begun" not in answer and "command" not in answer:  # these two only report progress
                         return answer
                 left_s = _POLL_S if deadline is None else min(_POLL_S, deadline - time.monotonic())
                 self._read(max(0.0, left_s))

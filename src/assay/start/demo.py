@@ -92,7 +92,7 @@ class DemoRequest(Request):
     serve: bool = option("--serve", default=False, help="Then show the results in the browser, until Ctrl-C.")
 
 
-def demo(request: DemoRequest, console: Console, call: Call) -> int:  # noqa: ARG001 it prints through the commands
+def demo(request: DemoRequest, console: Console, call: Call) -> int:  # noqa: ARG001 only the commands print
     """Run a sweep with its table and plot, then a convergence check; under a minute, without GPU or network."""
     target, hidden = lay_out(Path(request.folder)), find_hidden()
     # the examples call `python`, which must be the one that has numpy
@@ -134,7 +134,7 @@ def find_hidden() -> str | None:
 def show_next(where: str, hidden: str | None) -> None:
     _say("What to try next:")
     if hidden is not None:
-        print(f"  export PATH={shlex.quote(hidden)}:$PATH", flush=True)  # printed as one line on any terminal
+        print(f"  export PATH={shlex.quote(hidden)}:$PATH", flush=True)  # _say() would wrap a long line
     _say(f"  cd {where}")
     _say("  assay serve: all of this in the browser (or at the end of the demo: --serve)")
     _say("  assay ls charlm; assay show RUN; assay logs RUN; assay diff RUN RUN")

@@ -72,7 +72,7 @@ def list_traces(run_dir: str, below: str = "") -> list[str]:
 
 
 def load_trace(folder: str) -> Trace:
-    """Load the complete lines and rows of a trace; after a kill, the last may be cut off. Raises FormatError."""
+    """Load a trace; a last line or row that a killed process left incomplete is ignored. Raises FormatError."""
     try:
         return _load_trace(folder)
     except (OSError, AttributeError, KeyError, TypeError, ValueError) as error:

@@ -19,7 +19,7 @@ _MOST_RUNS = 300  # the most runs that are listed, newest first
 
 
 def show(request: Request) -> Response:
-    """`?a=STUDY/RUN&b=STUDY/RUN`; only runs that the page lists."""
+    """Show the page. `?a=STUDY/RUN&b=STUDY/RUN` selects one or two of the runs that the page lists."""
     site = get_site(request)
     known = find_traced(site.snapshots.find_locations())
     a, b = (request.query_params.get(name, "") for name in "ab")

@@ -333,7 +333,7 @@ def check_address(url: str) -> None:
 
 
 def send_alert(url: str, content: Mapping[str, Any]) -> None:
-    """POST the result. Raises InfrastructureError if it cannot be delivered."""
+    """Send an alert to a webhook by POST. Raises InfrastructureError if the alert cannot be delivered."""
     check_address(url)
     try:
         status, _ = post(url, json.dumps(content).encode(), {"Content-Type": "application/json"}, _TIMEOUT_S)

@@ -99,7 +99,7 @@ class _Reader:
         aliases: Mapping[str, Mapping[str, Params]],
         options: LoadOptions,
     ) -> tuple[tuple[Sweep, ...], dict[str, Axis]]:
-        """Return the grids with the command line's values, which names of runs include, and the axes of the values."""
+        """Return the sweeps with the command line's values, which run names include, and the axes of the values."""
         listed = list(dict.fromkeys(name for sweep in sweeps for name in sweep.axes))
         targets = [name for cases in aliases.values() for case in cases.values() for name in case]
         asked = [name for command in commands for name in sorted(_names(command))]

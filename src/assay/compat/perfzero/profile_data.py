@@ -67,7 +67,7 @@ def _arrange(source: str, host: str) -> str | None:
 
 
 # ---------------------------------------------------------------- writing xplane.proto
-# A Chrome trace as TensorBoard's profile tab reads profiles: `XSpace` of xplane.proto, written without protobuf.
+# TensorBoard's profile tab reads a trace as the message `XSpace` of xplane.proto, written here without protobuf.
 #
 #     XSpace          1: planes*  4: hostnames*
 #     XPlane          1: id  2: name  3: lines*  4: event_metadata (map)
@@ -194,7 +194,7 @@ def _describe(what: str, process: int, thread: int, name: str) -> Trace:
 
 
 def _parse(data: memoryview, fields: Mapping[int, tuple[str, Any]]) -> dict[str, Any]:
-    """Parse a message to a dict by the names of fields. A field of another type shows a file of another program."""
+    """Parse a message to a dict by field name. Raises ValueError for a field of a type that TensorFlow does not use."""
     found: dict[str, Any] = {}
     for name, kind in fields.values():
         found[name] = kind() if isinstance(kind, type) else [] if isinstance(kind, list) else _parse(data[:0], kind)

@@ -28,7 +28,7 @@ _INSTALL = {
     "mkfs.ext4": "install it: apt install e2fsprogs",
 }
 _VERBS = {"docker": 1, "gcloud": 3, "sudo": 1}  # words after the name that form the command: gcloud compute ssh
-# Known messages of failures with advice: a UsageError if this machine is not set up
+# Advice for a program's error messages, by program and error to raise: UsageError if this machine is not set up
 _FAILURES: dict[tuple[str, type[AssayError]], dict[str, str]] = {
     ("docker", UsageError): {
         "permission denied": 'join its group, then log in again: sudo usermod -a -G docker "$USER"',
@@ -145,7 +145,7 @@ class Tools:
         return ask_tool(argv)
 
     def announce(self, step: str) -> bool:
-        """Print a step that is not a command; return whether to do it, that is, unless in a dry run."""
+        """Print a step that is not a command. Return whether to do the step: False in a dry run."""
         if self.dry_run:
             self.console.print(f"# {step}")
         else:

@@ -1,7 +1,7 @@
-"""Writes the results of a session with models (`--report-output-file`), and sends them (TORQ_PERF_SERVER).
+"""Writes the results of a session that tests models (`--report-output-file`), and sends them (TORQ_PERF_SERVER).
 
-Without these settings nothing is registered, and a session without a test of a model sends nothing. Tests may run in
-worker processes: the process that the user started gets the workers' reports, and only this process sends results.
+If neither the option nor the variable is set, no plugin is registered. A session without a test of a model sends
+nothing. Only the process that the user started sends results: it also gets the reports of pytest's worker processes.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The rule for configurations that must agree with the canonical run: `same`.
 
 The signed residuals of a configuration (its values against the mean of the recordings) are averaged over each window
-and over the whole segment. Each mean is tested on both sides against the noise of such means between the recordings.
-Neighbouring steps, and windows, are correlated: a segment counts as fewer windows than it has, its effective sample
-size. Differences of both signs cancel, a bias does not. docs/explanation/equivalence-statistics.md has
+and over the whole segment. A two-sided test compares each mean with the noise of the same mean among the recordings.
+Neighbouring steps and windows are correlated, so a segment counts as fewer windows than it has: as its effective sample
+size. Differences of opposite signs cancel, but a bias does not. docs/explanation/equivalence-statistics.md has
 the measured error rates.
 """
 
@@ -47,7 +47,7 @@ class Noise:
     freedom: int
 
     def measure_error(self, window: int | None) -> float:
-        """Return the standard error of the mean of a window, which may be quiet by chance, or (None) of the segment."""
+        """Return the standard error of the mean of the segment (None) or of a window (at least an average one's)."""
         mean = float(self.variance.mean())
         return math.sqrt(mean / self.windows if window is None else max(mean, float(self.variance[window])))
 
@@ -118,8 +118,8 @@ def _build_means(
 
 
 def judge_same(rule: Rule, pair: Pair, peers: int) -> list[Finding]:
-    """Judge a configuration. FAIL: surely outside by more than delta, on either side; CHANGED: by less. PASS: nothing
-    is outside, and the mean of the whole segment is surely within delta. `peers`: see `judge_windows`."""
+    """Judge a configuration. FAIL: a mean is outside the noise and differs by more than delta; CHANGED: by less. PASS:
+    no mean is outside, and that of the whole segment is surely within delta. `peers`: see `judge_windows`."""
     problem = find_rule_problem(rule)
     if problem or not pair.is_whole:
         return [Finding(VerdictKind.ERROR, pair.subject, problem)] if problem else []

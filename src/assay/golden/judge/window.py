@@ -9,15 +9,15 @@ CHANGED, one that is inside and significantly below delta is PASS; any other win
 values have no logs: differences, scaled by the golden's mean size in the window, are used for such a metric. The full
 rules are in docs/explanation/convergence-statistics.md.
 
-The unmatched rule is for other seeds: runs differ by far more than delta in any one window, so half the curve is
-averaged. The mean over the second half of the segment decides about PASS; it has half of alpha. The windows have the
-other half and can only fail (or be suspiciously better): they find what the half-curve mean dilutes, such as a spike or
-a late divergence. Gather with ten replicas and check with three to five.
+The unmatched rule compares runs with other seeds. In any one window such runs differ by far more than delta, so only
+the mean over the second half of the segment can pass. Half of alpha is for the alarms of this mean, the other half for
+the windows, which can only fail (or be suspiciously better): they find what the mean hides, such as a spike or a late
+divergence. Gather with ten replicas and check with three to five.
 
-How far the values move from step to step is compared as well. A running mean, an exponential average, a value that is
-repeated for some steps, or the loss of one device instead of the mean over all, have the level that the unmatched rule
-compares, but another mean absolute difference of neighbouring values. A metric is CHANGED if that difference is off by
-more than a factor of two, and surely so by the recordings' spread.
+The unmatched rule also compares how far the values move from step to step. A running mean, an exponential average, a
+value that is repeated for some steps, or the loss of one device instead of the mean over all devices has the expected
+level, but another mean absolute difference between neighbouring values. A metric is CHANGED if this difference is off
+by more than a factor of two, and by more than the spread of the recordings explains.
 """
 
 from __future__ import annotations
@@ -241,7 +241,7 @@ class WindowReport:
         return Finding(kind, self.pair.subject, message, value, expected, float(step), effect, interval, stretches)
 
     def is_signed(self, window: int, kind: VerdictKind) -> bool:
-        """Whether a window reports its effect: not if it fails by its worse part, or if its differences cancel."""
+        """Return whether a finding shows a window's effect: not if only its worse part fails or differences cancel."""
         distance, effect = float(self.effects.distance[window]), float(self.effects.effect[window])
         if kind is VerdictKind.FAIL:
             limit, relative = build_alarms(self.rule, len(self.starts))[window], self.effects.relative(effect)
@@ -278,7 +278,7 @@ class WindowReport:
         many = f"{int(marks.sum())} of {len(self.starts)} windows"
         shown = self.render_size(worst, kind)
         if kind is VerdictKind.PASS:
-            inside, allowed = float(self.limits.inside[worst]), delta  # the limit: delta, or less by the recordings
+            inside, allowed = float(self.limits.inside[worst]), delta  # delta, or the recordings' smaller limit
             if inside < default_delta(self.rule):
                 allowed = f"{render_fraction(inside)} (harmless by the recordings; delta is {delta})"
             return f"within {allowed}: at most {shown}, in {steps}; {many}"

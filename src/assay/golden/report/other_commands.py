@@ -299,7 +299,7 @@ def _build_bisect(report: BisectReport) -> Iterator[doc.Block]:
 
 
 def render_shift(value: float) -> str:
-    """Render `+2e-7`, or `0`."""
+    """Render a signed effect, such as `+2e-7`; no effect is `0`."""
     return f"{'+' if value > 0 else ''}{render_number(float(f'{value:.3g}'), 3)}" if value else "0"
 
 

@@ -339,7 +339,7 @@ def _measure_size(array: Array | None) -> float:
 
 
 def count_terms(op: str, inputs: Inputs, attributes: Attributes) -> int:
-    """Return the most terms that an operator sums up for an output element; a recurrent operator in all its steps."""
+    """Return the most terms that an operator adds for one output element, in all steps of a recurrent operator."""
     shapes: list[tuple[int, ...]] = [() if each is None else each.shape for each in inputs]
     first = shapes[0] if shapes else ()
     axes: Sequence[int] = ()

@@ -44,7 +44,7 @@ class StepEnding(StrEnum):
 class Target:
     """A back end with its options, under its name in ids: `iree`, `ort:unoptimized`, `sim`. `options` are the back
     end's own: `device` (iree: llvm-cpu, vmvx), `optimize` (ort), `compile` and `run` (command: templates), `address`,
-    `port`, `key` (ssh), `chip`, `hardware`, `env` … JSON-like values only."""
+    `port`, `key` (ssh), `chip`, `hardware`, `env` … Their values are JSON-like."""
 
     name: str
     backend: str  # key of backends.registry, or module:Class
@@ -336,7 +336,7 @@ class Signature:
         return f"{self.step} {self.ending}: {self.words}" if self.words else f"{self.step} {self.ending}"
 
     def resembles(self, other: Signature | None) -> bool:
-        """Return whether both failed in the same step and way, with any message."""
+        """Return whether both signatures have the same step and ending; their messages may differ."""
         return other is not None and (self.step, self.ending) == (other.step, other.ending)
 
 
