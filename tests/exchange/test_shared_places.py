@@ -121,6 +121,22 @@ def test_damaged_manifests_do_not_keep_other_runs_from_coming(cli: Any, own_benc
     assert cli("pull", f"fit/{paths[0].stem}", "--from", str(place)).code == 4
 
 
+@pytest.mark.parametrize("kind", ["study", "folder"])
+def test_no_file_of_a_supervisor_comes_from_a_store(cli: Any, own_bench: Bench, place: Path, kind: str) -> None:
+    """`assay stop` would interrupt the process that its name states."""
+    own_bench.add_finished()
+    assert cli("push", "fit", "--to", str(place)).code == 0
+    (path,) = (place / "studies/fit").glob("study*.json")
+    manifest = json.loads(path.read_text())
+    entry = next(iter(manifest["files"].values()))
+    files = {**manifest["files"], "supervisor.here.1.1": entry}
+    path.write_text(json.dumps({**manifest, "kind": kind, "files": files}))
+    cli("pull", "fit", "--from", str(place), "--root", "other")
+    there = {each.name for each in (own_bench.folder / "other/fit/.assay").iterdir()}
+    assert not [name for name in there if name.startswith("supervisor")]
+    assert (own_bench.folder / "other/fit").is_dir()
+
+
 def test_all_damaged_objects_are_named_and_whole_runs_come(cli: Any, own_bench: Bench, place: Path) -> None:
     """Also what cannot be read, as the files of a colleague that others may not read."""
     own_bench.add_finished()

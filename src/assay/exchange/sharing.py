@@ -379,10 +379,8 @@ def _pull_code(remote: Remote, study: str, meta: str, code: str | None) -> None:
 
 def _pull_meta(remote: Remote, study: str, meta: str, _code: str | None) -> None:
     manifest = mirror.load_manifest(remote, build_key(STUDIES, study, "study"))
-    # this machine decides in its own CODES_FILE which code runs get that have not begun; a file of a supervisor would
-    # name a process that `assay stop` interrupts
-    names = filter(manifests.is_shared_of_study, manifest.files if manifest else ())
-    wanted = [name for name in names if name != layout.CODES_FILE]
+    # this machine decides in its own CODES_FILE which code runs get that have not begun
+    wanted = [name for name in manifest.files if name != layout.CODES_FILE] if manifest else []
     missing = frozenset(name for name in wanted if not os.path.lexists(os.path.join(meta, name)))
     if manifest is not None and missing:
         aside = os.path.join(meta, f"{layout.PULL_PREFIX}study")
